@@ -1,0 +1,106 @@
+"""Every key of the configuration and what it takes, read off the declared sections."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from dataclasses import dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from attnres_train.config.run_config import RunConfig
+
+NONE_TEXT = "none"
+"""How a file or a flag says None, for every key that may be None; TOML has no null."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One setting. `dotted` is `section.key`; `default` is None for required keys too."""
+
+    dotted: str
+    required: bool
+    default: Any
+    may_be_none: bool
+    takes: str
+    """What may be written, in words: `an integer of at least 1`."""
+    choices: tuple[str, ...]
+    """The words it takes, where it takes nothing else."""
+    help: str
+
+    @property
+    def section(self) -> str:
+        return self.dotted.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        return self.dotted.rpartition(".")[2]
+
+
+def all_keys() -> dict[str, Key]:
+    """Dotted name -> key, in the order of declaration."""
+    return {key.dotted: key for key in _keys_of(RunConfig, "")}
+
+
+def section_names(keys: dict[str, Key]) -> list[str]:
+    """Dotted names of the sections, in order."""
+    return list(dict.fromkeys(key.section for key in keys.values()))
+
+
+def _keys_of(cls: Any, prefix: str) -> list[Key]:
+    keys = []
+    for name, field in cls.__pydantic_fields__.items():
+        if dataclasses.is_dataclass(field.annotation):
+            keys += _keys_of(field.annotation, f"{prefix}{name}.")
+        else:
+            keys.append(_key(prefix + name, field))
+    return keys
+
+
+def _key(dotted: str, field: FieldInfo) -> Key:
+    options = _options(field.annotation)
+    wanted = [option for option in options if option is not type(None)]
+    literals = [option for option in wanted if get_origin(option) is Literal]
+    may_be_none = len(wanted) < len(options)
+    required = field.is_required()
+    return Key(
+        dotted=dotted,
+        required=required,
+        default=None if required else field.default,
+        may_be_none=may_be_none,
+        takes=", or ".join(_words(option, field) for option in wanted)
+        + (f', or "{NONE_TEXT}"' if may_be_none else ""),
+        choices=tuple(word for literal in literals for word in get_args(literal)),
+        help=" ".join((field.description or "").split()),
+    )
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _words(annotation: Any, field: FieldInfo) -> str:
+    """What one alternative of a field takes, its bounds included."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        quoted = [f'"{word}"' for word in get_args(annotation)]
+        return quoted[0] if len(quoted) == 1 else "one of " + ", ".join(quoted)
+    if origin is tuple:
+        return "a list of integers"
+    if origin is dict:
+        return "a table {text = number}"
+    if annotation is int:
+        return "an integer" + _bounds(field)
+    if annotation is float:
+        return "a number" + _bounds(field)
+    return {bool: "true or false", str: "a text"}[annotation]
+
+
+def _bounds(field: FieldInfo) -> str:
+    words = []
+    for bound in field.metadata:
+        for attribute, phrase in (("ge", "of at least"), ("gt", "above"), ("le", "of at most"), ("lt", "below")):
+            if hasattr(bound, attribute):
+                words.append(f" {phrase} {getattr(bound, attribute)}")
+    return " and".join(words)

@@ -1,0 +1,93 @@
+"""Dotted command-line overrides: `--section.key value` or `--section.key=value`."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnres_train.config.names import nearest_key
+from attnres_train.errors import Problem
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the flags set, by dotted name, and what could not be read of them."""
+
+    values: Mapping[str, Any]
+    problems: tuple[Problem, ...]
+
+
+def separate(arguments: Sequence[str], own_flags: Collection[str]) -> tuple[list[str], list[str]]:
+    """Split a command line into what the command reads itself and the overrides, order kept in both.
+
+    `own_flags` are the command's flags (`--world`); whatever else starts with `--` is an override together with
+    the value that follows it. A flag without a dot cannot be an override and does not swallow a `.toml` file.
+    """
+    own: list[str] = []
+    overrides: list[str] = []
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        position += 1
+        name, equals, _ = argument.partition("=")
+        if not argument.startswith("--") or name in own_flags:
+            own.append(argument)
+            continue
+        overrides.append(argument)
+        following = arguments[position] if position < len(arguments) else "--"
+        if not equals and not following.startswith("--") and ("." in name or not following.endswith(".toml")):
+            overrides.append(following)
+            position += 1
+    return own, overrides
+
+
+def parse_overrides(arguments: Sequence[str], known: Collection[str]) -> Overrides:
+    """Read the flags of `separate`; `known` are the dotted names there are.
+
+    A value is read as TOML writes it (`true`, `3e-4`, `[3, 4]`, `{a = 0.5}`), else as the text it is.
+    """
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    position = 0
+    while position < len(arguments):
+        flag, equals, text = arguments[position].partition("=")
+        position += 1
+        has_value = bool(equals)
+        if not equals and position < len(arguments) and not arguments[position].startswith("--"):
+            text, has_value = arguments[position], True
+            position += 1
+        problem = _flag_problem(flag, has_value, values, known)
+        if problem is None:
+            values[flag[2:]] = override_value(text)
+        else:
+            problems.append(problem)
+    return Overrides(values, tuple(problems))
+
+
+def override_value(text: str) -> Any:
+    """`text` as a TOML value if it is one, else `text`. Dates are texts: no key takes a date."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    dates = (datetime.date, datetime.time)
+    return text if len(parsed) > 1 or isinstance(parsed["value"], dates) else parsed["value"]
+
+
+def _flag_problem(flag: str, has_value: bool, values: Mapping[str, Any], known: Collection[str]) -> Problem | None:
+    if not flag.startswith("--"):
+        return Problem("command line", f"{flag!r} belongs to no flag", "write overrides as --section.key value")
+    name = flag[2:]
+    if name not in known:
+        nearest = nearest_key(name, known)
+        remedy = f"did you mean --{nearest}?" if nearest else "overrides are --section.key value, with a key of the file"
+        return Problem(flag, "unknown flag (command line)", remedy)
+    if not has_value:
+        return Problem(flag, "has no value (command line)", f"write {flag} VALUE; a switch takes true or false")
+    if name in values:
+        message = f"given twice, {values[name]!r} first (command line)"
+        return Problem(flag, message, "keep one of the two")
+    return None

@@ -1,0 +1,93 @@
+"""Which sources each sublayer and the head read: the only place that knows block boundaries.
+
+A *source* is an output that attention over depth can look at: source 0 is the token embedding, source n the
+sum of the outputs of block n. The *partial* is the running sum of the block that is not complete yet.
+
+    standard   no sources at all: the embedding opens the partial, the partial is the residual stream
+    full       blocks of one sublayer: every sublayer reads every earlier output
+    block      blocks of `block_size` sublayers, counted over attention and MLP alike
+
+Sublayers are numbered from 0 to `num_sublayers - 1`; sublayer 2t is the attention of transformer layer t,
+2t + 1 its MLP. (The published text numbers sublayers from 1, and K3 counts its blocks in transformer layers:
+its 12 is a `block_size` of 24 here.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnres_train.depth.config import ResidualConfig, ResidualMode
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What one reader sees: complete sources `0 .. num_sources - 1`, and the partial where it exists."""
+
+    num_sources: int
+    partial: bool
+
+    @property
+    def count(self) -> int:
+        return self.num_sources + self.partial
+
+
+@dataclass(frozen=True)
+class DepthLayout:
+    """The depth structure of a model of `num_sublayers` sublayers.
+
+    `block_size` is None for `standard`, which has no blocks.
+
+    Raises ValueError for sizes that make no layout.
+    """
+
+    num_sublayers: int
+    mode: ResidualMode
+    block_size: int | None
+
+    def __post_init__(self) -> None:
+        if self.num_sublayers < 1:
+            raise ValueError(f"a layout needs at least 1 sublayer, got {self.num_sublayers}")
+        if (self.block_size is None) != (self.mode == "standard"):
+            raise ValueError(f"mode {self.mode!r} does not go with block_size {self.block_size}")
+        if self.block_size is not None and self.block_size < 1:
+            raise ValueError(f"block_size counts sublayers and is at least 1, got {self.block_size}")
+        if self.mode == "full" and self.block_size != 1:
+            raise ValueError(f"mode 'full' is blocks of 1 sublayer, got block_size {self.block_size}")
+
+    @classmethod
+    def of(cls, residual: ResidualConfig, num_layers: int) -> DepthLayout:
+        """The layout of a checked configuration with `num_layers` transformer layers."""
+        block_size = {"standard": None, "full": 1, "block": residual.block_size}[residual.mode]
+        return cls(2 * num_layers, residual.mode, block_size)
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether anything attends over depth; if not, the residual is the plain running sum."""
+        return self.block_size is not None
+
+    def sources_before(self, sublayer: int) -> int:
+        """Complete sources when `sublayer` starts; `num_sublayers` asks for the head."""
+        return 0 if self.block_size is None else 1 + sublayer // self.block_size
+
+    def partial_before(self, sublayer: int) -> bool:
+        """Whether a partial exists when `sublayer` starts; `num_sublayers` asks for the head."""
+        return True if self.block_size is None else sublayer % self.block_size != 0
+
+    def reads(self, sublayer: int) -> Reads:
+        """What `sublayer` reads."""
+        if not 0 <= sublayer < self.num_sublayers:
+            raise IndexError(f"sublayer {sublayer} of a layout with {self.num_sublayers}")
+        return Reads(self.sources_before(sublayer), self.partial_before(sublayer))
+
+    def head_reads(self) -> Reads:
+        """What the final aggregation reads: every source, and the last block where it is short."""
+        return Reads(self.sources_before(self.num_sublayers), self.partial_before(self.num_sublayers))
+
+    def completes_block(self, sublayer: int) -> bool:
+        """Whether the output of `sublayer` completes a source."""
+        return self.block_size is not None and (sublayer + 1) % self.block_size == 0
+
+    @property
+    def num_sources(self) -> int:
+        """Sources of the whole model, the embedding included, a short last block not."""
+        return self.sources_before(self.num_sublayers)

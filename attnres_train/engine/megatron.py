@@ -1,0 +1,181 @@
+"""The engine of megatron-core: DistributedDataParallel and DistributedOptimizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
+from megatron.core.optimizer import ParamGroupOverride, ParamKey, ParamPredicate, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.transformer import TransformerConfig
+from torch import Tensor, nn
+
+from attnres_train.engine.interface import OptimizerState, Update
+from attnres_train.model.parameters import LogicalParameter, logical_parameters
+from attnres_train.model.stage import StageModel
+from attnres_train.optim.config import OptimizerConfig
+from attnres_train.optim.groups import decays
+from attnres_train.parallel.grid import Grid
+
+
+class MegatronEngine:
+    """Gradients in fp32 buffers, reduce-scattered over the data-parallel ranks, AdamW on fp32 shards.
+
+    Gradients are sums over tokens until megatron-core's `finalize_model_grads` has reduced them over every
+    rank that holds a part; then they are divided once by the global number of counted tokens.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[StageModel],
+        optimizer: OptimizerConfig,
+        config: TransformerConfig,
+        grid: Grid,
+        vocabulary_size: int,
+    ):
+        self.grid = grid
+        self.optimizer_config = optimizer
+        self.updates = 0
+        tensor = grid.parallel.tensor
+        self._logical = [p for stage in stages for p in logical_parameters(stage, vocabulary_size, tensor)]
+        self.chunks = [_wrap(stage, config, chunk) for chunk, stage in enumerate(stages)]
+        config.finalize_model_grads_func = finalize_model_grads
+        self.optimizer = get_megatron_optimizer(
+            _megatron_optimizer_config(optimizer, config.params_dtype),
+            self.chunks,
+            config_overrides={_vectors(): ParamGroupOverride(wd_mult=0.0)},
+            use_gloo_process_groups=False,
+        )
+        (self._sharded,) = self.optimizer.chained_optimizers
+        assert isinstance(self._sharded, DistributedOptimizer)
+
+    def parameters(self) -> Sequence[LogicalParameter]:
+        return self._logical
+
+    def zero_grad(self) -> None:
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def step(self, learning_rate: float) -> Update:
+        self._set_learning_rate(learning_rate)
+        self.optimizer.prepare_grads()
+        grad_norm = float(self.optimizer.get_grad_norm())
+        if not math.isfinite(grad_norm):
+            return Update(grad_norm, applied=False)
+        if self.optimizer_config.clip_grad_norm is not None:
+            parameters = self.optimizer.get_parameters()
+            clip_grad_by_total_norm_fp32(parameters, self.optimizer_config.clip_grad_norm, grad_norm)
+        self.optimizer.step_with_ready_grads()
+        self.updates += 1
+        return Update(grad_norm, applied=True)
+
+    def _set_learning_rate(self, learning_rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+            group["weight_decay"] = self.optimizer_config.weight_decay * group["wd_mult"]
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        gradients = {}
+        for logical in self._logical:
+            # After the reduce-scatter each data-parallel rank has the sum for its own range only.
+            gradient = self._gather(logical.parameter, logical.parameter.main_grad.view(-1))
+            if logical.owned:
+                gradients[logical.name] = gradient
+        return gradients
+
+    def export_state(self) -> Mapping[str, OptimizerState]:
+        states = {}
+        for logical in self._logical:
+            shard = self._shard(logical.parameter)
+            keys = ("param", "exp_avg", "exp_avg_sq")
+            whole = [self._gather(logical.parameter, None if shard is None else shard.get(key)) for key in keys]
+            if logical.owned:
+                states[logical.name] = OptimizerState(*whole)
+        return states
+
+    def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
+        self.updates = updates
+        with torch.no_grad():
+            for logical in self._logical:
+                state = states[logical.name]
+                logical.parameter.copy_(state.master.to(logical.parameter.device))
+                self._set_shard(logical.parameter, state, updates)
+
+    def _owned_range(self, parameter: nn.Parameter) -> slice | None:
+        """The range of the flattened parameter whose optimizer state this data-parallel rank holds."""
+        if parameter not in self._sharded.model_param_gbuf_map:
+            return None
+        owned = self._sharded._get_model_param_range_map(parameter)["param"]
+        return slice(owned.start, owned.end)
+
+    def _shard(self, parameter: nn.Parameter) -> dict[str, Tensor] | None:
+        """The rank's slices of master and moments, flat; moments are zero before the first update."""
+        if self._owned_range(parameter) is None:
+            return None
+        tensors = dict(self._sharded._get_main_param_and_optimizer_states(parameter))
+        for key in ("exp_avg", "exp_avg_sq"):
+            tensors.setdefault(key, torch.zeros_like(tensors["param"]))
+        return tensors
+
+    def _set_shard(self, parameter: nn.Parameter, state: OptimizerState, updates: int) -> None:
+        owned = self._owned_range(parameter)
+        if owned is None:
+            return
+        group, order = self._sharded.model_param_group_index_map[parameter]
+        param_group = self._sharded.optimizer.param_groups[group]
+        main = param_group["params"][order]
+        main.copy_(state.master.view(-1)[owned])
+        slot = self._sharded.optimizer.state[main]
+        slot["exp_avg"] = state.first_moment.view(-1)[owned].to(main.device).clone()
+        slot["exp_avg_sq"] = state.second_moment.view(-1)[owned].to(main.device).clone()
+        if "step" in param_group:  # the fused AdamW of TransformerEngine and Apex counts per group
+            param_group["step"] = updates
+        else:
+            slot["step"] = torch.tensor(float(updates))
+
+    def _gather(self, parameter: nn.Parameter, flat: Tensor | None) -> Tensor:
+        """The whole fp32 tensor from the flat ranges of the data-parallel ranks.
+
+        `flat` is the rank's own range, or a whole flat tensor of which only that range is right.
+        """
+        owned = self._owned_range(parameter)
+        whole = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
+        if owned is not None and flat is not None:
+            whole[owned] = flat.detach()[owned] if flat.numel() == whole.numel() else flat.detach()
+        if self.grid.data > 1:
+            dist.all_reduce(whole, group=self.grid.groups.dp)
+        return whole.view(parameter.shape)
+
+
+def _vectors() -> ParamKey:
+    return ParamKey(predicate=ParamPredicate(name="never_decays", fn=lambda parameter: not decays(parameter)))
+
+
+def _wrap(stage: StageModel, config: TransformerConfig, chunk: int) -> DistributedDataParallel:
+    ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
+    return DistributedDataParallel(config, ddp, stage, disable_bucketing=chunk > 0)
+
+
+def _megatron_optimizer_config(optimizer: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:
+    return MegatronOptimizerConfig(
+        optimizer="adam",
+        lr=optimizer.learning_rate,
+        weight_decay=optimizer.weight_decay,
+        adam_beta1=optimizer.beta1,
+        adam_beta2=optimizer.beta2,
+        adam_eps=optimizer.eps,
+        clip_grad=optimizer.clip_grad_norm or 0.0,
+        bf16=dtype == torch.bfloat16,
+        params_dtype=dtype,
+        use_distributed_optimizer=True,
+    )

@@ -1,0 +1,45 @@
+"""The one exception for what a user must mend, and the exit codes every entry point shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the commands, of every rank and of the launch scripts."""
+
+    DONE = 0
+    FAILED = 1
+    REFUSED = 2
+    STOPPED_ON_SIGNAL = 3
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that must be mended before the work can start.
+
+    `key` is the dotted setting, file or `file:line` the problem is about; `message` states the facts
+    with their numbers; `remedy` says what to do.
+    """
+
+    key: str
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.message}\n    -> {self.remedy}"
+
+
+class Refused(Exception):
+    """The request cannot be met as it stands; nothing was started, nothing half-written is left behind."""
+
+    def __init__(self, problems: Problem | Sequence[Problem]):
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+def refuse(key: str, message: str, remedy: str) -> Refused:
+    """A `Refused` about one problem, to be raised by the caller."""
+    return Refused(Problem(key, message, remedy))

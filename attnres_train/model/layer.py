@@ -1,0 +1,64 @@
+"""One transformer layer: two sublayers, each reading the depth and adding to it."""
+
+from __future__ import annotations
+
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer import ModuleSpec, TransformerConfig, build_module
+from torch import Tensor, nn
+
+from attnres_train.depth.config import ResidualConfig
+from attnres_train.depth.history import History
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.depth.residual import depth_reader
+from attnres_train.model.norm import RMSNorm
+from attnres_train.model.spec import attention_spec, mlp_spec
+
+
+class Sublayer(nn.Module):
+    """history -> read the depth -> norm -> branch -> history with one more output.
+
+    The read goes only into the branch; what is added to the history is the branch's output alone.
+    """
+
+    def __init__(
+        self, branch: nn.Module, config: TransformerConfig, residual: ResidualConfig, layout: DepthLayout, index: int
+    ):
+        super().__init__()
+        self.completes_block = layout.completes_block(index)
+        self.depth = depth_reader(layout, config.hidden_size, config.layernorm_epsilon, residual.backend)
+        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
+        self.branch = branch
+
+    def forward(self, history: History, **branch_arguments: Tensor | None) -> History:
+        output_TBD, _no_bias = self.branch(self.norm(self.depth(history)), **branch_arguments)
+        return history.add(output_TBD, self.completes_block)
+
+
+class TransformerLayer(nn.Module):
+    """Attention and MLP of transformer layer `index` (from 0 over the whole model)."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        residual: ResidualConfig,
+        layout: DepthLayout,
+        index: int,
+        groups: ProcessGroupCollection,
+    ):
+        super().__init__()
+        attention = build_module(
+            attention_spec(config.qk_layernorm), config=config, layer_number=index + 1, pg_collection=groups
+        )
+        self.attention = Sublayer(attention, config, residual, layout, 2 * index)
+        self.mlp = Sublayer(_mlp(mlp_spec(), config, groups), config, residual, layout, 2 * index + 1)
+
+    def forward(self, history: History, rotary: Tensor) -> History:
+        """`rotary` holds the angles of every position, `[T, 1, 1, K]`."""
+        history = self.attention(history, attention_mask=None, rotary_pos_emb=rotary)
+        return self.mlp(history)
+
+
+def _mlp(spec: ModuleSpec, config: TransformerConfig, groups: ProcessGroupCollection) -> nn.Module:
+    return build_module(
+        spec, config=config, tp_group=groups.tp, ffn_hidden_size=config.ffn_hidden_size
+    )

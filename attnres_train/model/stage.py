@@ -1,0 +1,131 @@
+"""The part of the transformer that one pipeline stage holds: perhaps the embedding, some layers, perhaps the head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megatron.core.enums import ModelType
+from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import VocabParallelEmbedding
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.module import MegatronModule
+from torch import Tensor, nn
+
+from attnres_train.depth.config import ResidualConfig
+from attnres_train.depth.history import History
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.model.config import ModelConfig
+from attnres_train.model.head import Head
+from attnres_train.model.layer import TransformerLayer
+
+
+@dataclass(frozen=True)
+class StageRole:
+    """Which part of the model a stage is; `stage` counts over all ranks and chunks."""
+
+    stage: int
+    layers: range
+    first: bool
+    last: bool
+    chunk: int | None = None
+    """Number among the chunks of this rank under the interleaved schedule, else None."""
+
+
+class StageModel(MegatronModule):
+    """tokens -> history -> layers -> history, or per-token losses on the last stage.
+
+    Parameter names are those of the whole model (`layers.17.mlp.norm.weight`), whichever stage holds them.
+    """
+
+    model_type = ModelType.encoder_or_decoder
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        residual: ResidualConfig,
+        config: TransformerConfig,
+        groups: ProcessGroupCollection,
+        role: StageRole,
+        vocabulary_size: int,
+        padded_vocabulary: int,
+    ):
+        super().__init__(config=config)
+        self.role = role
+        self.vp_stage = role.chunk
+        self.pre_process, self.post_process = role.first, role.last
+        self.share_embeddings_and_output_weights = model.tie_embeddings
+        self.layout = DepthLayout.of(residual, model.num_layers)
+        self.received: History | None = None
+        holds_embedding = role.first or (role.last and model.tie_embeddings)
+        self.embedding = (
+            VocabParallelEmbedding(
+                padded_vocabulary,
+                model.hidden_size,
+                init_method=config.init_method,
+                reduce_scatter_embeddings=config.sequence_parallel,
+                config=config,
+                tp_group=groups.tp,
+            )
+            if holds_embedding
+            else None
+        )
+        self.rotary = RotaryEmbedding(
+            model.head_size, 1.0, rotary_base=model.rope_base, use_cpu_initialization=True, cp_group=groups.cp
+        )
+        self.layers = nn.ModuleDict(
+            {str(i): TransformerLayer(config, residual, self.layout, i, groups) for i in role.layers}
+        )
+        self.head = (
+            Head(config, residual, self.layout, groups, vocabulary_size, padded_vocabulary, model.tie_embeddings)
+            if role.last
+            else None
+        )
+        self._mark_tied_copies(model.tie_embeddings)
+        self._mark_sequence_parallel(config.sequence_parallel)
+
+    def _mark_tied_copies(self, tied: bool) -> None:
+        """Tell megatron-core of the second copy of a tied embedding: gradients add up, its norm counts once."""
+        if tied and self.embedding is not None and self.role.first != self.role.last:
+            self.embedding.weight.shared_embedding = True
+            self.embedding.weight.shared = self.role.last
+
+    def _mark_sequence_parallel(self, sequence_parallel: bool) -> None:
+        """With sequence shards every tensor rank sees its own tokens, so gradients of whole vectors are summed.
+
+        Without them all tensor ranks see all tokens and hold the same gradient: a sum would multiply it.
+        """
+        for parameter in self.parameters():
+            if not getattr(parameter, "tensor_model_parallel", False):
+                parameter.sequence_parallel = sequence_parallel
+
+    def shared_embedding_or_output_weight(self) -> Tensor | None:
+        """The tied matrix where this stage holds it; megatron-core reduces its gradient over the two ends."""
+        return self.embedding.weight if self.embedding is not None else None
+
+    def set_input_tensor(self, inputs: Sequence[Any]) -> None:
+        """Called by megatron-core's schedules with what the previous stage sent, `[None]` on the first."""
+        self.received = None if inputs[0] is None else inputs[0].history
+
+    def forward(self, tokens_BT: Tensor, labels_BT: Tensor) -> History | Tensor:
+        """The history for the next stage, or the loss of every token, `[B, T]`, on the last."""
+        history = self.received if not self.role.first else self._embed(tokens_BT)
+        assert history is not None, "a later stage ran without the history of the one before"
+        self.received = None
+        rotary = self.rotary(tokens_BT.shape[1])
+        for layer in self.layers.values():
+            history = layer(history, rotary)
+        if self.head is None:
+            return history
+        tied = self.embedding.weight if self.share_embeddings_and_output_weights else None
+        return self.head.token_losses(history, labels_BT, tied)
+
+    def _embed(self, tokens_BT: Tensor) -> History:
+        assert self.embedding is not None
+        embedding = self.embedding(tokens_BT)
+        if not self.config.sequence_parallel:
+            # With sequence parallelism the embedding already comes out as [T / tensor, B, D].
+            embedding = embedding.transpose(0, 1).contiguous()
+        return History.start(embedding, self.layout)

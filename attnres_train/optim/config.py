@@ -1,0 +1,35 @@
+"""The `[optimizer]` and `[schedule]` sections."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from attnres_train.section import section
+
+
+@section
+class OptimizerConfig:
+    learning_rate: float = Field(default=3e-4, gt=0)
+    """Peak learning rate, reached at the end of the warm-up."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decoupled decay of matrices; vectors (norm gains, depth queries, biases) never decay."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    clip_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Clip the global gradient norm to this; None turns clipping off."""
+
+
+@section
+class ScheduleConfig:
+    kind: Literal["cosine", "wsd", "constant"] = "cosine"
+    """Shape after the warm-up: cosine decay; warm-up, stable, decay; or constant."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up."""
+    decay_steps: int | None = Field(default=None, ge=1)
+    """For `wsd`: steps of the final decay. For `cosine`: steps from the first to the end of the decay;
+    None decays until `training.steps`."""
+    min_learning_rate: float = Field(default=0.0, ge=0)
+    """Learning rate at the end of the decay."""

@@ -1,0 +1,101 @@
+"""What lets megatron-core 0.16.1 run without CUDA. Called once by `grid.py`; does nothing where CUDA is.
+
+megatron-core says "cuda" in four ways; each is answered here as narrowly as it allows:
+
+1. `torch.cuda.current_device()` and the random state of "the device": the CPU and its generator.
+2. `device="cuda"` and a device index in factory calls: the modules that write so get a stand-in for the name
+   `torch`, which sends such calls to the CPU and passes everything else through.
+3. `param.type() == "torch.cuda.FloatTensor"`, by which the optimizer sorts parameters: on the CPU the name
+   lacks ".cuda".
+4. `tensor.cuda()` in checkpoint exchange: identity.
+
+`tests/distributed` runs every one of these paths and fails when a later version moves them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import types
+from typing import Any
+
+import torch
+
+# Modules of megatron-core that create tensors on "cuda" by name, on paths that a CPU run takes.
+MODULES_THAT_NAME_CUDA = (
+    "megatron.core.pipeline_parallel.schedules",
+    "megatron.core.optimizer.clip_grads",
+    "megatron.core.optimizer.optimizer",
+    "megatron.core.optimizer.distrib_optimizer",
+    "megatron.core.utils",
+    "megatron.core.dist_checkpointing.exchange_utils",
+    "megatron.core.dist_checkpointing.strategies.state_dict_saver",
+)
+FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "zeros_like", "ones_like", "empty_like")
+
+
+def adapt_megatron_to_cpu() -> None:
+    """Make megatron-core compute on the CPU; safe to call again, without effect where CUDA is available."""
+    if torch.cuda.is_available() or isinstance(_schedules().torch, _TorchWithoutCuda):
+        return
+    _redirect_device_queries()
+    _redirect_random_state()
+    stand_in = _TorchWithoutCuda()
+    for name in MODULES_THAT_NAME_CUDA:
+        importlib.import_module(name).torch = stand_in
+    _name_tensor_types_as_cuda()
+
+
+def _schedules() -> Any:
+    return importlib.import_module("megatron.core.pipeline_parallel.schedules")
+
+
+class _TorchWithoutCuda(types.ModuleType):
+    """`torch`, except that tensor factories asked for a CUDA device use the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__("torch")
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(torch, name)
+        return _on_cpu(attribute) if name in FACTORIES else attribute
+
+
+def _on_cpu(factory: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if isinstance(device, int) or str(device).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        return factory(*args, **kwargs)
+
+    return make
+
+
+def _redirect_device_queries() -> None:
+    cpu = torch.device("cpu")
+    torch.cuda.current_device = lambda: cpu
+    torch.cuda.synchronize = lambda *_args, **_kwargs: None
+
+
+def _redirect_random_state() -> None:
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    torch.cuda.manual_seed = torch.manual_seed
+    torch.cuda.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()
+    megatron_random._get_cuda_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()
+    megatron_random._set_cuda_rng_state = lambda state, *_args, **_kwargs: torch.set_rng_state(state)
+    # It warns when the CPU stream moves inside its CUDA stream; here they are one and the same.
+    logging.getLogger(megatron_random.__name__).addFilter(
+        lambda record: "CPU RNG state changed within GPU RNG context" not in record.getMessage()
+    )
+
+
+def _name_tensor_types_as_cuda() -> None:
+    original = torch.Tensor.type
+
+    def type_name(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
+
+    torch.Tensor.type = type_name
+    torch.Tensor.cuda = lambda self, *_args, **_kwargs: self

@@ -1,0 +1,125 @@
+"""The one object that owns the degrees, the groups and this rank's place in them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+
+from attnres_train.parallel.config import ParallelConfig
+from attnres_train.parallel.cpu import adapt_megatron_to_cpu
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Degrees and groups; `groups` is megatron-core's collection.
+
+    `control` is a gloo group of all ranks for decisions that must agree (stop, skip, publish). `backward` is a
+    second group over the pipeline ranks: forward and backward each have their own, so that with two stages,
+    where the next rank is also the previous one, messages of the two directions cannot be taken for each other.
+    """
+
+    parallel: ParallelConfig
+    world_size: int
+    rank: int
+    device: torch.device
+    groups: ProcessGroupCollection
+    backward: dist.ProcessGroup
+    control: dist.ProcessGroup
+
+    @property
+    def tensor_rank(self) -> int:
+        return self.groups.tp.rank()
+
+    @property
+    def pipeline_rank(self) -> int:
+        return self.groups.pp.rank()
+
+    @property
+    def data_rank(self) -> int:
+        return self.groups.dp.rank()
+
+    @property
+    def data(self) -> int:
+        """Data-parallel replicas."""
+        return self.groups.dp.size()
+
+    @property
+    def is_loss_owner(self) -> bool:
+        """One rank a replica that holds the loss: on the last stage, the first tensor rank."""
+        return self.pipeline_rank == self.parallel.pipeline - 1 and self.tensor_rank == 0
+
+    def stages(self) -> list[int]:
+        """The global stages of this rank, in the order of its chunks."""
+        return [c * self.parallel.pipeline + self.pipeline_rank for c in range(self.parallel.virtual)]
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} (tensor {self.tensor_rank}, pipeline {self.pipeline_rank}, data {self.data_rank})"
+        )
+
+
+def start_process_group(timeout_seconds: int) -> None:
+    """Join the ranks that `torchrun` started; alone, make a world of one."""
+    backend = "cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    timeout = datetime.timedelta(seconds=timeout_seconds)
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+
+
+def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
+    """Make the groups of `parallel` over the ranks of the default process group.
+
+    Data parallelism takes what the other degrees leave of the world.
+    """
+    adapt_megatron_to_cpu()
+    timeout = datetime.timedelta(seconds=parallel.timeout_seconds)
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=parallel.tensor,
+        pipeline_model_parallel_size=parallel.pipeline,
+        virtual_pipeline_model_parallel_size=parallel.virtual if parallel.virtual > 1 else None,
+        context_parallel_size=parallel.context,
+        create_gloo_process_groups=False,
+        distributed_timeout_minutes=max(1, parallel.timeout_seconds // 60),
+    )
+    groups = ProcessGroupCollection.use_mpu_process_groups()
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    # Streams differ between replicas and stages; megatron-core adds the tensor rank where that must differ too.
+    model_parallel_cuda_manual_seed(seed + 1_000 * groups.pp.rank() + 100_000 * groups.dp.rank())
+    return Grid(
+        parallel=parallel,
+        world_size=dist.get_world_size(),
+        rank=dist.get_rank(),
+        device=device,
+        groups=groups,
+        backward=_twin(groups.pp, timeout),
+        control=dist.new_group(backend="gloo", timeout=timeout),
+    )
+
+
+def _twin(group: dist.ProcessGroup, timeout: datetime.timedelta) -> dist.ProcessGroup:
+    """A second group with the members of `group`; every rank takes part in making every such group."""
+    members: list[list[int]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(members, dist.get_process_group_ranks(group))
+    mine = None
+    for ranks in sorted({tuple(ranks) for ranks in members}):
+        made = dist.new_group(list(ranks), timeout=timeout)
+        mine = made if dist.get_rank() in ranks else mine
+    assert mine is not None
+    return mine
+
+
+def stop_process_group() -> None:
+    """Leave the grid; another may be built in the same process after `start_process_group`."""
+    parallel_state.destroy_model_parallel()
+    dist.destroy_process_group()

@@ -1,0 +1,103 @@
+"""One run of megatron-core's schedule over the micro-batches of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
+from megatron.core.transformer import TransformerConfig
+from megatron.core.utils import get_attr_wrapped_model
+from torch import Tensor, nn
+
+from attnres_train.depth.history import History
+from attnres_train.model.stage import StageRole
+from attnres_train.parallel.grid import Grid
+from attnres_train.parallel.transport import HistoryCommunicator, HistoryPayload
+from attnres_train.parallel.wire import WirePlan
+
+
+class MicroBatch(Protocol):
+    """What the schedule needs of a micro-batch; every rank reads its own from the corpus."""
+
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    loss_mask_BT: Tensor
+
+
+@dataclass(frozen=True)
+class LossTotals:
+    """Sum of the token losses and count of counted tokens on this rank; zero where the loss is not."""
+
+    loss_sum: float
+    tokens: int
+
+
+class Pipeline:
+    """The schedule, the transport and the wire plan of one rank."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        config: TransformerConfig,
+        plan: WirePlan,
+        *,
+        micro_batch_size: int,
+        sequence_length: int,
+        dtype: torch.dtype,
+    ):
+        self.grid = grid
+        self.plan = plan
+        self.micro_batch_size = micro_batch_size
+        self.sequence_length = sequence_length
+        shards = grid.parallel.tensor if grid.parallel.sequence else 1
+        slice_shape = (sequence_length // shards, micro_batch_size, config.hidden_size)
+        self.communicator = HistoryCommunicator(grid, config, plan, slice_shape, dtype)
+
+    def run(
+        self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False
+    ) -> LossTotals:
+        """Forward, and backward unless `forward_only`, of all `batches` on all stages.
+
+        Afterwards the gradients of `chunks` are reduced and divided by the global token count.
+        """
+        self.communicator.begin(len(batches), forward_only)
+        interleaved = self.grid.parallel.virtual > 1
+        reports = get_forward_backward_func()(
+            forward_step_func=partial(_forward_step, self.plan, self.grid.device),
+            data_iterator=[iter(batches) for _ in chunks] if interleaved else iter(batches),
+            model=list(chunks) if interleaved else chunks[0],
+            num_microbatches=len(batches),
+            seq_length=self.sequence_length,
+            micro_batch_size=self.micro_batch_size,
+            forward_only=forward_only,
+            p2p_communicator=self.communicator,
+            pg_collection=self.grid.groups,
+        )
+        self.communicator.finish()
+        if not reports:
+            return LossTotals(0.0, 0)
+        losses, counts = zip(*reports, strict=True)
+        return LossTotals(torch.stack(losses).double().sum().item(), int(torch.stack(counts).sum().item()))
+
+
+def _forward_step(
+    plan: WirePlan, device: torch.device, batches: Iterator[MicroBatch], chunk: nn.Module
+) -> tuple[Any, Any]:
+    """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
+    batch = next(batches)
+    output = chunk(batch.tokens_BT.to(device), batch.labels_BT.to(device))
+    if isinstance(output, History):
+        role: StageRole = get_attr_wrapped_model(chunk, "role")
+        output = HistoryPayload(output, plan.hop_into(role.stage + 1))
+    return output, partial(_masked_loss, batch.loss_mask_BT.to(device))
+
+
+def _masked_loss(loss_mask_BT: Tensor, token_losses_BT: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Sum over counted tokens, their count (the schedule adds both up), and a report of both."""
+    loss_sum = (token_losses_BT * loss_mask_BT).sum()
+    tokens = loss_mask_BT.sum().to(torch.int32)
+    return loss_sum, tokens, (loss_sum.detach().clone(), tokens)

@@ -1,0 +1,84 @@
+"""Build the parts of a run from its configuration, one function a part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from megatron.core.transformer import TransformerConfig
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.engine.interface import Engine
+from attnres_train.engine.megatron import MegatronEngine
+from attnres_train.model.parameters import initialize
+from attnres_train.model.spec import transformer_config
+from attnres_train.model.stage import StageModel, StageRole
+from attnres_train.parallel.grid import Grid
+from attnres_train.parallel.pipeline import Pipeline
+from attnres_train.parallel.split import stage_layers
+from attnres_train.parallel.wire import WirePlan
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What trains: the model chunks inside their engine, and the pipeline that runs them."""
+
+    engine: Engine
+    pipeline: Pipeline
+
+
+def parameter_dtype(config: RunConfig) -> torch.dtype:
+    return {"fp32": torch.float32, "bf16": torch.bfloat16}[config.training.precision]
+
+
+def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...], vocabulary_size: int) -> Parts:
+    """The stages of this rank with their initial weights, in an engine, and the pipeline around them."""
+    dtype = parameter_dtype(config)
+    parallel = config.parallel
+    megatron = transformer_config(
+        config.model,
+        dtype=dtype,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        virtual=parallel.virtual,
+        sequence=parallel.sequence,
+    )
+    plan = WirePlan(
+        DepthLayout.of(config.residual, config.model.num_layers), layers_per_stage, parallel.pipeline, parallel.virtual
+    )
+    stages = [_build_stage(config, grid, megatron, plan, stage, vocabulary_size) for stage in grid.stages()]
+    engine = MegatronEngine(stages, config.optimizer, megatron, grid, vocabulary_size)
+    pipeline = Pipeline(
+        grid,
+        megatron,
+        plan,
+        micro_batch_size=config.training.micro_batch_size,
+        sequence_length=config.training.sequence_length,
+        dtype=dtype,
+    )
+    return Parts(engine, pipeline)
+
+
+def _build_stage(
+    config: RunConfig, grid: Grid, megatron: TransformerConfig, plan: WirePlan, stage: int, vocabulary_size: int
+) -> StageModel:
+    interleaved = config.parallel.virtual > 1
+    role = StageRole(
+        stage=stage,
+        layers=stage_layers(plan.layers_per_stage, stage),
+        first=stage == 0,
+        last=stage == plan.num_stages - 1,
+        chunk=stage // config.parallel.pipeline if interleaved else None,
+    )
+    padded = config.model.padded_vocabulary(vocabulary_size, config.parallel.tensor)
+    module = StageModel(config.model, config.residual, megatron, grid.groups, role, vocabulary_size, padded)
+    initialize(
+        module,
+        config.model,
+        seed=config.training.seed,
+        vocabulary_size=vocabulary_size,
+        tensor_rank=grid.tensor_rank,
+        tensor_ranks=config.parallel.tensor,
+    )
+    return module.to(grid.device)

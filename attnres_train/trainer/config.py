@@ -1,0 +1,35 @@
+"""The `[training]` section: batches, steps, precision and where the run is kept."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from attnres_train.section import section
+
+
+@section
+class TrainingConfig:
+    run_folder: str | None = None
+    """Folder of this run, relative to the working directory; None means `runs/<name of the file>`."""
+    global_batch_size: int = Field(ge=1)
+    """Samples a step, over all ranks."""
+    micro_batch_size: int = Field(ge=1)
+    """Samples that one rank runs at once."""
+    accumulation: int | None = Field(default=None, ge=1)
+    """Micro-batches a rank and step; derived when None, checked against the batch sizes when given."""
+    sequence_length: int = Field(ge=1)
+    """Tokens a sample."""
+    steps: int = Field(ge=1)
+    """Steps of the whole run."""
+    seed: int = Field(default=1, ge=0)
+    """Of the initial weights, the data order and the random streams."""
+    precision: Literal["fp32", "bf16"] = "bf16"
+    """Dtype of weights and activations; masters, gradients and the depth queries are fp32 in both."""
+    eval_interval_steps: int | None = Field(default=None, ge=1)
+    """Evaluate every so many steps and at the end; None evaluates only at the end."""
+    eval_samples: int = Field(default=64, ge=1)
+    """Samples of the fixed validation set, at most what the corpus holds."""
+    stop_after_steps: int | None = Field(default=None, ge=1)
+    """Stop with a checkpoint after this step of the schedule, to go on later; None runs to `steps`."""

@@ -1,0 +1,83 @@
+"""One training step, from samples to new weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.data.loader import Batch, BatchLoader
+from attnres_train.optim.schedule import learning_rate
+from attnres_train.parallel.grid import Grid
+from attnres_train.parallel.pipeline import LossTotals
+from attnres_train.parallel.transport import Traffic
+from attnres_train.trainer.build import Parts
+from attnres_train.trainer.state import TrainState
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did, the same on every rank. Losses are means over counted tokens, in nats."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    applied: bool
+    tokens: int
+    forward_bytes: int
+    backward_bytes: int
+    stop_requested: bool
+
+
+def train_step(
+    parts: Parts, loader: BatchLoader, config: RunConfig, state: TrainState, stop_requested: bool
+) -> tuple[TrainState, StepReport, Sequence[Batch]]:
+    """Run the step after `state`: every rank calls it, and every rank gets the same report."""
+    batches = loader.step(state.samples)
+    rate = learning_rate(config.optimizer, config.schedule, config.training.steps, state.step + 1)
+
+    parts.engine.zero_grad()
+    totals = parts.pipeline.run(parts.engine.chunks, batches)
+    update = parts.engine.step(rate)
+
+    traffic = parts.pipeline.communicator.take_traffic()
+    agreed = agree(parts.pipeline.grid, totals, traffic, stop_requested)
+    report = StepReport(
+        loss=agreed.loss,
+        grad_norm=update.grad_norm,
+        learning_rate=rate,
+        applied=update.applied,
+        tokens=agreed.tokens,
+        forward_bytes=agreed.forward_bytes,
+        backward_bytes=agreed.backward_bytes,
+        stop_requested=agreed.stop_requested,
+    )
+    samples = config.training.global_batch_size
+    return state.after(samples=samples, tokens=report.tokens, applied=report.applied), report, batches
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """Sums over the ranks of one step."""
+
+    loss: float
+    tokens: int
+    forward_bytes: int
+    backward_bytes: int
+    stop_requested: bool
+
+
+def agree(grid: Grid, totals: LossTotals, traffic: Traffic, stop_requested: bool) -> Agreed:
+    """One small all-reduce: the loss where it is known, the bytes sent, and whether anybody must stop."""
+    counts = totals if grid.is_loss_owner else LossTotals(0.0, 0)
+    values = torch.tensor(
+        [counts.loss_sum, counts.tokens, traffic.forward_bytes, traffic.backward_bytes, stop_requested],
+        dtype=torch.float64,
+    )
+    dist.all_reduce(values, group=grid.control)
+    loss_sum, tokens, forward_bytes, backward_bytes, stops = values.tolist()
+    loss = loss_sum / tokens if tokens else float("nan")
+    return Agreed(loss, int(tokens), int(forward_bytes), int(backward_bytes), stops > 0)

@@ -1,0 +1,75 @@
+"""A tiny model and synthetic batches, the same on every layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.config import ResidualConfig
+from attnres_train.model.config import ModelConfig
+from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
+from attnres_train.parallel.config import ParallelConfig
+from attnres_train.trainer.config import TrainingConfig
+
+VOCABULARY = 83
+MICRO_BATCHES = 4
+MICRO_BATCH = 2
+TOKENS = 16
+
+
+@dataclass(frozen=True)
+class SyntheticBatch:
+    tokens_BT: Tensor
+    labels_BT: Tensor
+    loss_mask_BT: Tensor
+
+
+def tiny_config(mode: str = "block", layers: int = 4, **parallel: Any) -> RunConfig:
+    """A run of `layers` layers whose vocabulary needs padding and whose blocks do not divide the stages."""
+    tied = parallel.pop("tied", False)
+    qk_norm = parallel.pop("qk_norm", True)
+    precision = parallel.pop("precision", "fp32")
+    clip = parallel.pop("clip", 0.5)
+    return RunConfig(
+        model=ModelConfig(
+            num_layers=layers,
+            hidden_size=32,
+            ffn_hidden_size=48,
+            num_attention_heads=4,
+            num_query_groups=2,
+            tie_embeddings=tied,
+            qk_norm=qk_norm,
+            pad_vocabulary_to=8,
+        ),
+        residual=ResidualConfig(mode=mode, block_size=3 if mode == "block" else None),
+        optimizer=OptimizerConfig(learning_rate=3e-3, clip_grad_norm=clip),
+        schedule=ScheduleConfig(kind="cosine", warmup_steps=3),
+        training=TrainingConfig(
+            global_batch_size=MICRO_BATCHES * MICRO_BATCH,
+            micro_batch_size=MICRO_BATCH,
+            sequence_length=TOKENS,
+            steps=20,
+            precision=precision,
+        ),
+        parallel=ParallelConfig(**parallel),
+    )
+
+
+def step_batches(step: int, data_rank: int = 0, data_ranks: int = 1) -> list[SyntheticBatch]:
+    """The micro-batches of `step` for one replica; token counts differ between micro-batches and samples."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    samples = MICRO_BATCHES * MICRO_BATCH
+    tokens = torch.randint(0, VOCABULARY, (samples, TOKENS + 1), generator=generator)
+    mask = (torch.rand(samples, TOKENS, generator=generator) < 0.8).float()
+    stride = MICRO_BATCH * data_ranks
+    starts = range(data_rank * MICRO_BATCH, samples, stride)
+    rows = [slice(start, start + MICRO_BATCH) for start in starts]
+    return [SyntheticBatch(tokens[row, :-1], tokens[row, 1:], mask[row]) for row in rows]
+
+
+def with_parallel(config: RunConfig, **parallel: Any) -> RunConfig:
+    return replace(config, parallel=replace(config.parallel, **parallel))
