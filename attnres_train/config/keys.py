@@ -100,7 +100,12 @@ def _words(annotation: Any, field: FieldInfo) -> str:
 def _bounds(field: FieldInfo) -> str:
     words = []
     for bound in field.metadata:
-        for attribute, phrase in (("ge", "of at least"), ("gt", "above"), ("le", "of at most"), ("lt", "below")):
+        for attribute, phrase in (
+            ("ge", "of at least"),
+            ("gt", "above"),
+            ("le", "of at most"),
+            ("lt", "below"),
+        ):
             if hasattr(bound, attribute):
                 words.append(f" {phrase} {getattr(bound, attribute)}")
     return " and".join(words)

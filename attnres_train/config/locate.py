@@ -17,12 +17,14 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is not TOML, at a line counted from 1."""
+    """Something that is not TOML, at a line counted from 1; `key` is the dotted key it is about, if known."""
 
     line: int
     key: str | None
     message: str
     remedy: str
+    hides_value: bool = False
+    """Whether a value was lost, so that what depends on it cannot be judged."""
 
 
 @dataclass
@@ -65,7 +67,7 @@ def read_document(text: str) -> Document:
         document.faults.clear()
     except tomllib.TOMLDecodeError as error:
         if not document.faults:
-            document.faults.append(_syntax_fault(error, first_line=1))
+            document.faults.append(_syntax_fault(error, _Statement(1, text, complete=True), ()))
     return document
 
 
@@ -84,7 +86,7 @@ class _Reader:
             else:
                 self._set(statement)
         except tomllib.TOMLDecodeError as error:
-            self.document.faults.append(_syntax_fault(error, statement.line, statement.complete))
+            self.document.faults.append(_syntax_fault(error, statement, self.table))
 
     def _open_table(self, statement: _Statement) -> None:
         path = _single_path(tomllib.loads(statement.text))
@@ -111,7 +113,7 @@ class _Reader:
             self.document.lines[path] = statement.line
 
     def _place(self, path: KeyPath, value: Any, line: int) -> bool:
-        """Put `value` at `path`; a table that stands there already is kept. False, with a fault, if it cannot."""
+        """Put `value` at `path`; a table that stands there is kept. False, with a fault, if it cannot."""
         table = self.document.data
         for depth, name in enumerate(path[:-1], 1):
             table = table.setdefault(name, {})
@@ -119,7 +121,8 @@ class _Reader:
                 taken = ".".join(path[:depth])
                 where = self.document.lines.get(path[:depth])
                 message = f"{taken} is a value (line {where}), so nothing can stand below it"
-                self.document.faults.append(Fault(line, ".".join(path), message, "remove one of the two"))
+                fault = Fault(line, ".".join(path), message, "remove one of the two", hides_value=True)
+                self.document.faults.append(fault)
                 return False
         if path[-1] in table and not (value == {} and isinstance(table[path[-1]], dict)):
             self._fault_twice(line, ".".join(path), ".".join(path), self.document.line_of(path))
@@ -132,16 +135,25 @@ class _Reader:
         self.document.faults.append(Fault(line, key, message, "keep one of the two"))
 
 
-def _syntax_fault(error: tomllib.TOMLDecodeError, first_line: int, complete: bool = True) -> Fault:
-    """The fault of a text that starts on `first_line` of the file."""
+def _syntax_fault(error: tomllib.TOMLDecodeError, statement: _Statement, table: KeyPath) -> Fault:
+    """The fault of a statement under the header of `table`."""
     message = str(error)
     position = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
-    line = first_line + (int(position.group(1)) - 1 if position and position.group(1) else 0)
+    line = statement.line + (int(position.group(1)) - 1 if position and position.group(1) else 0)
     reason = message[: position.start()] if position else message
-    if not complete:
-        return Fault(first_line, None, "a bracket or quote that opens here is never closed", "close it")
-    remedy = "TOML writes `key = value` and `[section]`; text stands in double quotes"
-    return Fault(line, None, f"not TOML: {reason[0].lower()}{reason[1:]}", remedy)
+    assignment = re.match(r"([\w.-]+)[ \t]*=[ \t]*(.*)", statement.text)
+    key = ".".join((*table, assignment.group(1))) if assignment else None
+    if not statement.complete:
+        message, remedy = "a bracket or quote that opens here is never closed", "close it"
+    elif assignment and "\n" not in statement.text:
+        message, remedy = (
+            f"{assignment.group(2)} is not TOML",
+            "text stands in double quotes, numbers without units",
+        )
+    else:
+        message = f"not TOML: {reason[0].lower()}{reason[1:]}"
+        remedy = "TOML writes `key = value` and `[section]`"
+    return Fault(line, key, message, remedy, hides_value=True)
 
 
 def _single_path(tree: Any) -> KeyPath:
@@ -172,7 +184,7 @@ def _split_at_equals(text: str) -> tuple[str, str]:
 def _statements(text: str) -> Iterator[_Statement]:
     """Cut `text` where a newline stands outside brackets and quotes. Blank and comment lines are left out.
 
-    What never closes would swallow the rest of the file: it is given out as its first line alone, not complete.
+    What never closes would swallow the rest of the file: it comes as its first line alone, not complete.
     """
     lines = text.split("\n")
     first = 0

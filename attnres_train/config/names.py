@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+from attnres_train.errors import Problem
 
 FOREIGN_NAMES: Mapping[str, str] = {
     "lr": "optimizer.learning_rate",
@@ -109,15 +111,18 @@ FOREIGN_NAMES: Mapping[str, str] = {
 
 ABSENT_VALUES: Mapping[tuple[str, str], str] = {
     ("engine.kind", "deepspeed"): 'the DeepSpeed engine is not in this version; write kind = "megatron"',
-    ("residual.mode", "gated"): 'the gated residual is not in this version; use "standard", "full" or "block"',
+    (
+        "residual.mode",
+        "gated",
+    ): 'the gated residual is not in this version; use "standard", "full" or "block"',
     ("residual.mode", "denseformer"): 'DenseFormer is not in this version; use "standard", "full" or "block"',
     ("parallel.history_cache", "on"): 'caching the depth history is not in this version; use "auto" or "off"',
 }
 """(key, value) pairs of the design that this version refuses, with the remedy."""
 
 ABSENT_KEYS: Mapping[str, str] = {
-    "engine.deepspeed": 'the DeepSpeed engine is not in this version; remove the table and keep kind = "megatron"; '
-    "batch numbers come from [training] alone",
+    "engine.deepspeed": "the DeepSpeed engine is not in this version; remove the table. "
+    "Batch numbers come from [training] alone",
     "parallel.chunk_mib": "sending the depth history in chunks is not in this version; remove the key",
     "parallel.eager": "eager sends of the depth history are not in this version; remove the key",
     "parallel.exact_gradients": "the cached history is not in this version, so gradients are always exact; "
@@ -145,6 +150,19 @@ def nearest_key(dotted: str, known: Iterable[str]) -> str | None:
         if score > best_score or (best is None and score == best_score):
             best, best_score = key, score
     return best
+
+
+def unknown_key(dotted: str, where: str, known: Collection[str], *, flag: bool = False) -> Problem:
+    """The problem of a key, or of the flag that names it, which no section declares."""
+    shown = f"--{dotted}" if flag else dotted
+    if dotted in ABSENT_KEYS:
+        return Problem(shown, f"not in this version ({where})", ABSENT_KEYS[dotted])
+    nearest = nearest_key(dotted, known)
+    if nearest is None:
+        remedy = "`configs/reference.toml` lists every key"
+    else:
+        remedy = f"did you mean {'--' if flag else ''}{nearest}?"
+    return Problem(shown, f"unknown {'flag' if flag else 'key'} ({where})", remedy)
 
 
 def nearest_word(word: str, known: Iterable[str]) -> str | None:

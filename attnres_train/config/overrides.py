@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnres_train.config.names import nearest_key
+from attnres_train.config.names import unknown_key
 from attnres_train.errors import Problem
 
 
@@ -23,8 +23,8 @@ class Overrides:
 def separate(arguments: Sequence[str], own_flags: Collection[str]) -> tuple[list[str], list[str]]:
     """Split a command line into what the command reads itself and the overrides, order kept in both.
 
-    `own_flags` are the command's flags (`--world`); whatever else starts with `--` is an override together with
-    the value that follows it. A flag without a dot cannot be an override and does not swallow a `.toml` file.
+    `own_flags` are the command's flags (`--world`); whatever else starts with `--` is an override, with the
+    value that follows it. A flag without a dot cannot be an override and does not swallow a `.toml` file.
     """
     own: list[str] = []
     overrides: list[str] = []
@@ -77,16 +77,20 @@ def override_value(text: str) -> Any:
     return text if len(parsed) > 1 or isinstance(parsed["value"], dates) else parsed["value"]
 
 
-def _flag_problem(flag: str, has_value: bool, values: Mapping[str, Any], known: Collection[str]) -> Problem | None:
+def _flag_problem(
+    flag: str, has_value: bool, values: Mapping[str, Any], known: Collection[str]
+) -> Problem | None:
     if not flag.startswith("--"):
-        return Problem("command line", f"{flag!r} belongs to no flag", "write overrides as --section.key value")
+        return Problem(
+            "command line", f"{flag!r} belongs to no flag", "write overrides as --section.key value"
+        )
     name = flag[2:]
     if name not in known:
-        nearest = nearest_key(name, known)
-        remedy = f"did you mean --{nearest}?" if nearest else "overrides are --section.key value, with a key of the file"
-        return Problem(flag, "unknown flag (command line)", remedy)
+        return unknown_key(name, "command line", known, flag=True)
     if not has_value:
-        return Problem(flag, "has no value (command line)", f"write {flag} VALUE; a switch takes true or false")
+        return Problem(
+            flag, "has no value (command line)", f"write {flag} VALUE; a switch takes true or false"
+        )
     if name in values:
         message = f"given twice, {values[name]!r} first (command line)"
         return Problem(flag, message, "keep one of the two")

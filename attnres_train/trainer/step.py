@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,29 +15,17 @@ from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pipeline import LossTotals
 from attnres_train.parallel.transport import Traffic
+from attnres_train.progress import StepReport, TrainState
 from attnres_train.trainer.build import Parts
-from attnres_train.trainer.state import TrainState
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What one step did, the same on every rank. Losses are means over counted tokens, in nats."""
-
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    applied: bool
-    tokens: int
-    forward_bytes: int
-    backward_bytes: int
-    stop_requested: bool
 
 
 def train_step(
     parts: Parts, loader: BatchLoader, config: RunConfig, state: TrainState, stop_requested: bool
 ) -> tuple[TrainState, StepReport, Sequence[Batch]]:
     """Run the step after `state`: every rank calls it, and every rank gets the same report."""
+    started = time.perf_counter()
     batches = loader.step(state.samples)
+    data_seconds = time.perf_counter() - started
     rate = learning_rate(config.optimizer, config.schedule, config.training.steps, state.step + 1)
 
     parts.engine.zero_grad()
@@ -54,6 +43,7 @@ def train_step(
         forward_bytes=agreed.forward_bytes,
         backward_bytes=agreed.backward_bytes,
         stop_requested=agreed.stop_requested,
+        data_seconds=data_seconds,
     )
     samples = config.training.global_batch_size
     return state.after(samples=samples, tokens=report.tokens, applied=report.applied), report, batches

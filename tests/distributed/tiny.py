@@ -44,9 +44,11 @@ def tiny_config(mode: str = "block", layers: int = 4, **parallel: Any) -> RunCon
             tie_embeddings=tied,
             qk_norm=qk_norm,
             pad_vocabulary_to=8,
+            # Wide enough that no branch output is tiny: keys are normalised, and rounding grows with 1 / rms.
+            init_std=0.1,
         ),
         residual=ResidualConfig(mode=mode, block_size=3 if mode == "block" else None),
-        optimizer=OptimizerConfig(learning_rate=3e-3, clip_grad_norm=clip),
+        optimizer=OptimizerConfig(learning_rate=1e-3, clip_grad_norm=clip),
         schedule=ScheduleConfig(kind="cosine", warmup_steps=3),
         training=TrainingConfig(
             global_batch_size=MICRO_BATCHES * MICRO_BATCH,

@@ -1,4 +1,4 @@
-"""What survives a restart beside weights and optimizer state, in one place."""
+"""Where a run is, and what its last step did: the values that trainer, checkpoints and metrics share."""
 
 from __future__ import annotations
 
@@ -23,3 +23,19 @@ class TrainState:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did, the same on every rank. Losses are means over counted tokens, in nats."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    applied: bool
+    tokens: int
+    forward_bytes: int
+    backward_bytes: int
+    stop_requested: bool
+    data_seconds: float
+    """Time this rank spent reading samples."""

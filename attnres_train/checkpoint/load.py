@@ -1,0 +1,96 @@
+"""Choosing a checkpoint and continuing from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from attnres_train.checkpoint.folder import checkpoints_folder, published_steps
+from attnres_train.checkpoint.manifest import Manifest, read_manifest
+from attnres_train.checkpoint.random_state import load_random_state
+from attnres_train.checkpoint.sharded import load_states, whole_shapes
+from attnres_train.engine.interface import Engine
+from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.parallel.grid import Grid
+from attnres_train.progress import TrainState
+
+
+def choose_checkpoint(resume: str, run_folder: Path) -> Path | None:
+    """The checkpoint that `checkpoint.resume` asks for; None starts at step 0.
+
+    Raises Refused where the wish cannot be met.
+    """
+    checkpoints = checkpoints_folder(run_folder)
+    published = published_steps(checkpoints)
+    newest = published[max(published)] if published else None
+    if resume == "auto":
+        return newest
+    if resume == "never":
+        if newest is not None:
+            raise refuse(
+                "checkpoint.resume",
+                f"is 'never', but {newest.absolute()} exists",
+                "choose another training.run_folder, or resume = 'auto'",
+            )
+        return None
+    if resume == "must":
+        if newest is None:
+            raise refuse(
+                "checkpoint.resume",
+                f"is 'must', but there is no checkpoint in {checkpoints.absolute()}",
+                "check training.run_folder, or use resume = 'auto' to start at step 0 where none is",
+            )
+        return newest
+    path = Path(resume)
+    if not path.is_dir():
+        raise refuse("checkpoint.resume", f"no folder {path.absolute()}", "give the folder of one checkpoint")
+    return path
+
+
+def check_fits(
+    folder: Path, manifest: Manifest, mine: Mapping[str, tuple[int, ...]], fingerprints: Mapping[str, str]
+) -> None:
+    """Refuse, listing every difference, a checkpoint of another model, tokenizer or corpus."""
+    stored = {name: tuple(entry["shape"]) for name, entry in manifest.tensors.items()}
+    problems = [
+        Problem(f"{folder.name}: {name}", text, "use the configuration the checkpoint was trained with")
+        for name in sorted(stored.keys() | mine.keys())
+        if (text := _difference(stored.get(name), mine.get(name))) is not None
+    ]
+    problems += [
+        Problem(
+            f"{folder.name}: {kind}",
+            f"was trained with {kind} {manifest.fingerprints[kind][:12]}, this run has {fingerprints[kind][:12]}",
+            "use the same data files, or start a new run folder",
+        )
+        for kind in sorted(manifest.fingerprints.keys() & fingerprints.keys())
+        if manifest.fingerprints[kind] != fingerprints[kind]
+    ]
+    if problems:
+        raise Refused(problems)
+
+
+def _difference(stored: tuple[int, ...] | None, mine: tuple[int, ...] | None) -> str | None:
+    if stored is None:
+        return f"the model has it with shape {mine}, the checkpoint lacks it"
+    if mine is None:
+        return f"the checkpoint has it with shape {stored}, the model lacks it"
+    return None if stored == mine else f"has shape {stored} in the checkpoint, {mine} in the model"
+
+
+def load_checkpoint(folder: Path, engine: Engine, grid: Grid, fingerprints: Mapping[str, str]) -> TrainState:
+    """Continue from `folder`, written under any grid: weights, moments, position, and random streams where the
+    grid is the same. A collective. Raises Refused where it does not fit.
+    """
+    manifest = read_manifest(folder)
+    check_fits(folder, manifest, whole_shapes(engine.parameters(), grid), fingerprints)
+    engine.import_state(load_states(folder, engine.parameters(), grid), manifest.optimizer_updates)
+    if _same_grid(manifest, grid):
+        load_random_state(folder, grid)
+    return TrainState(manifest.step, manifest.samples, manifest.tokens, manifest.skipped_steps)
+
+
+def _same_grid(manifest: Manifest, grid: Grid) -> bool:
+    stored = manifest.grid
+    now = (grid.parallel.tensor, grid.parallel.pipeline, grid.parallel.virtual, grid.data)
+    return (stored["tensor"], stored["pipeline"], stored["virtual"], stored["data"]) == now

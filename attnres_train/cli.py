@@ -1,0 +1,174 @@
+"""The console command `attnres`: check and plan a configuration, look into a run; starts no rank."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from attnres_train.cli_inspect import inspect, inspect_text
+from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
+from attnres_train.config.overrides import separate
+from attnres_train.errors import ExitCode, Problem, Refused
+from attnres_train.plan import as_json, plan
+from attnres_train.plan_text import counted, plan_text
+
+_DESCRIPTION = """\
+Pretrain transformers whose residual connection is attention over depth.
+
+  attnres check configs/quickstart.toml              is the configuration sound?
+  attnres plan  configs/quickstart.toml --world 8    what does it amount to on 8 ranks?
+  attnres inspect runs/quickstart                    how far is the run, which checkpoints has it?
+
+Training itself starts one process a rank:
+
+  torchrun --nproc-per-node 8 -m attnres_train.train configs/quickstart.toml
+"""
+
+_OVERRIDES = """\
+Any key of the file can be given on the command line, where it wins:
+
+  attnres {command} configs/quickstart.toml --training.steps 200 --optimizer.learning_rate=1e-3
+  attnres {command} configs/quickstart.toml --parallel.pipeline 2 --parallel.layers_per_stage "[3, 5]"
+  attnres {command} configs/quickstart.toml --optimizer.clip_grad_norm none
+
+`configs/reference.toml` lists every key. Exit status: 0 sound, 2 refused.
+"""
+
+_INSPECT = """\
+Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no weights.
+
+  attnres inspect runs/quickstart
+  attnres inspect runs/quickstart/checkpoints/step-00000100 --json
+"""
+
+_JSON_HELP = "print one JSON object and nothing else"
+_Raw = argparse.RawDescriptionHelpFormatter
+_OWN_FLAGS = ("--world", "--json", "--help")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses like everything else here, so that `--json` holds for a wrong command line too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused(Problem("command line", message, f"`{self.prog} -h` shows examples"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status is an `ExitCode`."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        _parser().print_help()
+        return ExitCode.REFUSED
+    try:
+        _run(arguments)
+    except Refused as refused:
+        if "--json" in arguments:
+            _print_json({"problems": _problems_json(refused)})
+        else:
+            title = counted(len(refused.problems), "problem")
+            print(f"{title}\n\n" + "\n".join(map(str, refused.problems)), file=sys.stderr)
+        return ExitCode.REFUSED
+    return ExitCode.DONE
+
+
+def _run(arguments: list[str]) -> None:
+    has_overrides = arguments[0] in ("check", "plan")
+    own, overrides = separate(arguments, _OWN_FLAGS) if has_overrides else (arguments, [])
+    options = _parser().parse_args(own)
+    if options.command == "inspect":
+        _inspect(options.path, options.json)
+    elif options.command == "check":
+        _check(_load(options, overrides, "check"), options)
+    else:
+        _plan(_load(options, overrides, "plan"), options)
+
+
+def _load(options: argparse.Namespace, overrides: list[str], purpose: Purpose) -> Loaded:
+    return load_checked(options.config, overrides, options.world, purpose)
+
+
+def _check(loaded: Loaded, options: argparse.Namespace) -> None:
+    plan_only = loaded.config.data.train is None
+    notes = ["enough for a plan; training also needs data.train"] if plan_only else []
+    if options.json:
+        _print_json({"problems": [], "notes": notes})
+        return
+    origins = list(loaded.origins.values())
+    given, defaults = origins.count(COMMAND_LINE), origins.count(DEFAULT)
+    world = loaded.config.parallel.model_ranks if options.world is None else options.world
+    print(f"{options.config}: no problem on {counted(world, 'rank')}")
+    from_file = len(origins) - given - defaults
+    print(f"  {from_file} keys from the file, {given} from the command line, {defaults} defaults")
+    for note in notes:
+        print(f"  note: {note}")
+
+
+def _plan(loaded: Loaded, options: argparse.Namespace) -> None:
+    planned = plan(loaded.config, options.world)
+    if options.json:
+        _print_json(as_json(planned))
+    else:
+        print(plan_text(planned, str(options.config)))
+
+
+def _inspect(path: Path, json_wanted: bool) -> None:
+    found = inspect(path)
+    if json_wanted:
+        _print_json(found)
+    else:
+        print(inspect_text(found))
+
+
+def _problems_json(refused: Refused) -> list[dict[str, str]]:
+    return [{"key": p.key, "message": p.message, "remedy": p.remedy} for p in refused.problems]
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="attnres", description=_DESCRIPTION, formatter_class=_Raw, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_configuration_command(
+        commands, "check", "hold a configuration against every rule, all problems at once"
+    )
+    _add_configuration_command(
+        commands, "plan", "print parameters, stages, wire, memory and first learning rates"
+    )
+    looks = "show what a run folder or a checkpoint holds"
+    command = commands.add_parser(
+        "inspect", help=looks, epilog=_INSPECT, formatter_class=_Raw, allow_abbrev=False
+    )
+    command.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path)
+    command.add_argument("--json", action="store_true", help=_JSON_HELP)
+    return parser
+
+
+def _add_configuration_command(commands: argparse._SubParsersAction, name: str, purpose: str) -> None:
+    command = commands.add_parser(
+        name,
+        help=purpose,
+        description=f"{purpose.capitalize()}.",
+        epilog=_OVERRIDES.format(command=name),
+        usage=f"attnres {name} CONFIG.toml [--world N] [--json] [--section.key value ...]",
+        formatter_class=_Raw,
+        allow_abbrev=False,
+    )
+    command.add_argument("config", metavar="CONFIG.toml", type=Path)
+    command.add_argument("--world", type=_ranks, metavar="N", help="ranks; default: one replica of the model")
+    command.add_argument("--json", action="store_true", help=_JSON_HELP)
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

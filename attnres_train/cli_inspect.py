@@ -1,0 +1,165 @@
+"""`attnres inspect`: what a run folder or a checkpoint holds, read from its small files alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from attnres_train.checkpoint.folder import checkpoints_folder, published_steps
+from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
+from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.plan_text import counted, table
+
+_LAST_STEPS = 3
+_SHOWN_TAGS = ("loss/train", "loss/valid", "optim/lr", "optim/grad_norm", "throughput/tokens_per_second")
+_GIB = 2**30
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """What stands at `path`, as plain JSON values: `kind` is `checkpoint` or `run`.
+
+    Raises Refused for anything else, an unpublished checkpoint included, with the absolute path.
+    """
+    absolute = path.absolute()
+    if not absolute.exists():
+        raise refuse(
+            str(path), f"there is no {absolute}", "give a run folder, or RUN/checkpoints/step-XXXXXXXX"
+        )
+    if not absolute.is_dir():
+        raise refuse(str(path), f"{absolute} is a file", "give the folder of a run or of a checkpoint")
+    if (absolute / FILE_NAME).exists():
+        return {"kind": "checkpoint", "path": str(absolute), **_checkpoint(read_manifest(absolute))}
+    if any((absolute / name).exists() for name in ("config.toml", "metrics.jsonl", "checkpoints")):
+        return {"kind": "run", "path": str(absolute), **_run(absolute)}
+    if absolute.name.lstrip(".").startswith("step-"):
+        message = f"{absolute} was never published: it has no {FILE_NAME}, so its save was cut short"
+        raise refuse(str(path), message, "use another checkpoint of the run")
+    neither = f"neither a run (config.toml, metrics.jsonl, checkpoints/) nor a checkpoint ({FILE_NAME})"
+    message = f"{absolute} is {neither}"
+    raise refuse(str(path), message, "give a run folder, or RUN/checkpoints/step-XXXXXXXX")
+
+
+def inspect_text(found: dict[str, Any]) -> str:
+    """`inspect`'s result as a page of plain text."""
+    return _checkpoint_text(found) if found["kind"] == "checkpoint" else _run_text(found)
+
+
+def _checkpoint(manifest: Manifest) -> dict[str, Any]:
+    shapes = [tensor["shape"] for tensor in manifest.tensors.values()]
+    return {
+        "step": manifest.step,
+        "samples": manifest.samples,
+        "tokens": manifest.tokens,
+        "created": manifest.created,
+        "parameters": sum(math.prod(shape) for shape in shapes),
+        "tensors": manifest.tensors,
+        "files": manifest.files,
+        "bytes": sum(manifest.files.values()),
+        "grid": manifest.grid,
+        "layers_per_stage": manifest.layers_per_stage,
+        "versions": manifest.versions,
+        "fingerprints": manifest.fingerprints,
+    }
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    checkpoints = checkpoints_folder(folder)
+    published = published_steps(checkpoints)
+    others = sorted(p.name for p in checkpoints.iterdir()) if checkpoints.is_dir() else []
+    config, config_problem = _config(folder / "config.toml")
+    metrics, unreadable = _last_metrics(folder / "metrics.jsonl")
+    return {
+        "config": config,
+        "config_problem": config_problem,
+        "last_steps": metrics,
+        "unreadable_metric_lines": unreadable,
+        "checkpoints": [_listed(step, path) for step, path in published.items()],
+        "unpublished": [name for name in others if name not in {path.name for path in published.values()}],
+    }
+
+
+def _config(path: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """The resolved configuration; or None and why, where a file is there that cannot be read."""
+    if not path.is_file():
+        return None, None
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")), None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return None, f"{path}: {error}"
+
+
+def _last_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The last few objects of `metrics.jsonl`, and the number of lines that are none: a kill may cut one."""
+    if not path.is_file():
+        return [], 0
+    records, unreadable = [], 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            unreadable += 1
+    return records[-_LAST_STEPS:], unreadable
+
+
+def _listed(step: int, path: Path) -> dict[str, Any]:
+    """One line of the list of checkpoints; a damaged one is listed with its problem."""
+    try:
+        manifest = read_manifest(path)
+    except Refused as refused:
+        return {"step": step, "name": path.name, "problem": _first_problem(refused)}
+    facts = {"tokens": manifest.tokens, "created": manifest.created, "bytes": sum(manifest.files.values())}
+    return {"step": step, "name": path.name, "problem": None, **facts}
+
+
+def _first_problem(refused: Refused) -> str:
+    problem: Problem = refused.problems[0]
+    return f"{problem.key}: {problem.message}"
+
+
+def _checkpoint_text(found: dict[str, Any]) -> str:
+    grid = " * ".join(f"{axis} {degree}" for axis, degree in found["grid"].items())
+    facts = [
+        ("position", f"step {found['step']:,}, {found['samples']:,} samples, {found['tokens']:,} tokens"),
+        ("created", found["created"]),
+        ("parameters", f"{found['parameters']:,} in {counted(len(found['tensors']), 'tensor')}"),
+        ("on disk", f"{found['bytes'] / _GIB:.3g} GiB in {counted(len(found['files']), 'file')}"),
+        ("saved by", f"{grid}; layers a stage {found['layers_per_stage']}"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
+        *((f"{name} is", mark) for name, mark in found["fingerprints"].items()),
+    ]
+    return "\n".join([f"checkpoint {found['path']}", "", *table(facts, indent=2)])
+
+
+def _run_text(found: dict[str, Any]) -> str:
+    lines = [f"run {found['path']}", ""]
+    if found["config_problem"]:
+        lines += [f"  config.toml cannot be read: {found['config_problem']}", ""]
+    elif found["config"] is None:
+        lines += ["  no config.toml", ""]
+    lines += _metrics_lines(found["last_steps"], found["unreadable_metric_lines"])
+    rows = [("checkpoint", "tokens", "GiB", "created")]
+    for entry in found["checkpoints"]:
+        if entry["problem"]:
+            rows.append((entry["name"], "", "", f"damaged: {entry['problem']}"))
+        else:
+            rows.append(
+                (entry["name"], f"{entry['tokens']:,}", f"{entry['bytes'] / _GIB:.3g}", entry["created"])
+            )
+    lines += table(rows, indent=2, right=(1, 2)) if len(rows) > 1 else ["  no checkpoint yet"]
+    lines += [f"  not published: {name}" for name in found["unpublished"]]
+    return "\n".join(lines)
+
+
+def _metrics_lines(records: list[dict[str, Any]], unreadable: int) -> list[str]:
+    if not records:
+        return ["  no step logged yet", ""]
+    tags = [tag for tag in _SHOWN_TAGS if any(tag in record for record in records)]
+    rows = [("step", "tokens", *tags)]
+    for record in records:
+        values = [f"{record[tag]:.4g}" if isinstance(record.get(tag), int | float) else "" for tag in tags]
+        rows.append((str(record.get("step", "")), str(record.get("tokens", "")), *values))
+    lines = table(rows, indent=2, right=range(len(rows[0])))
+    return [*lines, *([f"  ({counted(unreadable, 'line')} not readable)"] if unreadable else []), ""]

@@ -1,0 +1,110 @@
+"""Values by dotted name -> a frozen `RunConfig`, or what is wrong with each of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from attnres_train.config.keys import NONE_TEXT, Key
+from attnres_train.config.names import ABSENT_VALUES, nearest_word
+from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import Problem
+
+
+def build(
+    values: Mapping[str, Any], keys: Mapping[str, Key], where: Callable[[str], str]
+) -> tuple[RunConfig | None, list[Problem], list[str]]:
+    """The configuration, the problems of values, and the required keys that are missing.
+
+    The configuration is None where there is either. The text "none" is None for every key that may be None.
+    """
+    wanted = {
+        dotted: None if value == NONE_TEXT and keys[dotted].may_be_none else value
+        for dotted, value in values.items()
+    }
+    wrong = {dotted for dotted, value in wanted.items() if not _is_plain(value)}
+    missing: list[str] = []
+    config = None
+    try:
+        text = json.dumps(_nested({k: v for k, v in wanted.items() if k not in wrong}, keys))
+        # JSON mode: strict as to types, yet a list of TOML may become a tuple and 1 a float.
+        config = TypeAdapter(RunConfig).validate_json(text)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            dotted = _dotted(detail["loc"], keys)
+            if detail["type"] != "missing":
+                wrong.add(dotted)
+            elif dotted not in wrong:
+                missing.append(dotted)
+    problems = [
+        _wrong_value(keys[dotted], values[dotted], where(dotted)) for dotted in values if dotted in wrong
+    ]
+    return (None if wrong else config), problems, missing
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can say `value`: no inf, no nan, no date, at any depth."""
+    if isinstance(value, dict):
+        return all(_is_plain(inner) for inner in value.values())
+    if isinstance(value, list):
+        return all(_is_plain(inner) for inner in value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, bool | int | str)
+
+
+def _nested(values: Mapping[str, Any], keys: Mapping[str, Key]) -> dict[str, Any]:
+    """`{"a.b": 1}` as `{"a": {"b": 1}}`, every section there even if empty."""
+    tree: dict[str, Any] = {}
+    for key in keys.values():
+        table = tree
+        for name in key.section.split("."):
+            table = table.setdefault(name, {})
+        if key.dotted in values:
+            table[key.name] = values[key.dotted]
+    return tree
+
+
+def _dotted(location: tuple[int | str, ...], keys: Mapping[str, Key]) -> str:
+    """The key that a location of pydantic's is about: it goes on into list positions and union branches."""
+    names = [str(part) for part in location]
+    return next(dotted for n in range(1, len(names) + 1) if (dotted := ".".join(names[:n])) in keys)
+
+
+def _wrong_value(key: Key, value: Any, where: str) -> Problem:
+    if isinstance(value, str) and (key.dotted, value) in ABSENT_VALUES:
+        message = f"{show_value(value)} is not in this version ({where})"
+        return Problem(key.dotted, message, ABSENT_VALUES[key.dotted, value])
+    message = f"{show_value(value)} is not {key.takes} ({where})"
+    remedy = f"write {key.takes}"
+    if isinstance(value, float) and not math.isfinite(value):
+        message = f"{value} is not a finite number ({where})"
+    elif isinstance(value, str):
+        remedy = _remedy_for_text(key, value) or remedy
+    return Problem(key.dotted, message, remedy)
+
+
+def _remedy_for_text(key: Key, value: str) -> str | None:
+    near = nearest_word(value, key.choices)
+    if near:
+        return f'did you mean "{near}"?'
+    unquoted = value.strip().replace("_", "")
+    if unquoted.isdigit() and "an integer" in key.takes:
+        return f"write it without quotes: {unquoted}"
+    return None
+
+
+def show_value(value: Any) -> str:
+    """`value` as a user would write it."""
+    if isinstance(value, bool | str | list | dict | int) or (
+        isinstance(value, float) and math.isfinite(value)
+    ):
+        try:
+            return json.dumps(value, ensure_ascii=False)
+        except TypeError:
+            return str(value)
+    return str(value)

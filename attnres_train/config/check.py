@@ -1,0 +1,157 @@
+"""Rules between keys, as pure functions: all problems of a configuration at once, with remedies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from attnres_train.config.check_batch import check_batch
+from attnres_train.config.check_schedule import check_schedule
+from attnres_train.config.nearest import join_or, nearest_divisors, nearest_multiples
+from attnres_train.config.run_config import RunConfig
+from attnres_train.data.config import blend_weights
+from attnres_train.errors import Problem
+
+
+def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
+    """Problems of `config` on `world_size` ranks; None stands for one replica of the model (data degree 1).
+
+    Looks at no file, and does not ask for data: a configuration may be made for a plan alone.
+    """
+    return [
+        *_heads(config),
+        *_tensor(config),
+        *_residual(config),
+        *_grid(config),
+        *_stages(config),
+        *check_batch(config, world_size),
+        *check_schedule(config),
+        *_tokenizer(config),
+        *_data(config),
+        *_resume(config),
+    ]
+
+
+def _heads(config: RunConfig) -> Iterator[Problem]:
+    model = config.model
+    width, heads, groups = model.hidden_size, model.num_attention_heads, model.query_groups
+    near = join_or(nearest_multiples(width, 2 * heads))
+    if width % heads:
+        message = f"{width} is not a multiple of model.num_attention_heads = {heads}"
+        yield Problem("model.hidden_size", message, f"nearest widths with an even head size: {near}")
+    elif model.head_size % 2:
+        message = f"{width} / {heads} heads = {model.head_size}, but rotary positions need an even head size"
+        yield Problem("model.hidden_size", message, f"nearest: {near}")
+    if heads % groups:
+        message = f"{groups} does not divide model.num_attention_heads = {heads}"
+        yield Problem("model.num_query_groups", message, f"write {join_or(nearest_divisors(groups, heads))}")
+
+
+def _tensor(config: RunConfig) -> Iterator[Problem]:
+    model, parallel, tensor = config.model, config.parallel, config.parallel.tensor
+    divided = {
+        "model.num_attention_heads": model.num_attention_heads,
+        "model.num_query_groups": model.query_groups,
+        "model.ffn_hidden_size": model.ffn_hidden_size,
+    }
+    if parallel.sequence:
+        divided["training.sequence_length"] = config.training.sequence_length
+        if tensor == 1:
+            message = "true, but parallel.tensor = 1: there is no rank to share the sequence with"
+            yield Problem(
+                "parallel.sequence", message, "set parallel.tensor to 2 or more, or parallel.sequence = false"
+            )
+    broken = [f"{key} = {number}" for key, number in divided.items() if number % tensor]
+    if broken:
+        verb = "is no multiple" if len(broken) == 1 else "are no multiples"
+        common = gcd(*divided.values())
+        remedy = f"degrees that divide all of them: {join_or(nearest_divisors(tensor, common))}"
+        yield Problem(
+            "parallel.tensor", f"{' and '.join(broken)} {verb} of parallel.tensor = {tensor}", remedy
+        )
+
+
+def _residual(config: RunConfig) -> Iterator[Problem]:
+    mode, size, sublayers = config.residual.mode, config.residual.block_size, config.model.num_sublayers
+    if mode == "block" and size is None:
+        message = f'not set, but residual.mode = "block" counts its blocks in it ({sublayers} sublayers here)'
+        remedy = f'write residual.block_size = {_eighth(sublayers)} for about 8 blocks, or mode = "full"'
+        yield Problem("residual.block_size", message, remedy)
+    if mode != "block" and size is not None:
+        message = f'{size}, but residual.mode = "{mode}" has no blocks to size'
+        yield Problem(
+            "residual.block_size", message, 'remove it (or write "none"), or set residual.mode = "block"'
+        )
+
+
+def _eighth(sublayers: int) -> int:
+    """Sublayers a block for about 8 blocks, whole layers."""
+    return max(2, round(sublayers / 16) * 2)
+
+
+def _grid(config: RunConfig) -> Iterator[Problem]:
+    parallel = config.parallel
+    if parallel.virtual > 1 and parallel.pipeline == 1:
+        message = f"{parallel.virtual}, but parallel.pipeline = 1: chunks interleave over two ranks or more"
+        yield Problem(
+            "parallel.virtual", message, "set parallel.virtual = 1, or parallel.pipeline to 2 or more"
+        )
+    for key, degree in (("parallel.context", parallel.context), ("parallel.expert", parallel.expert)):
+        if degree > 1:
+            what = key.rpartition(".")[2]
+            yield Problem(key, f"{degree}: {what} parallelism is not in this version", f"set {key} = 1")
+
+
+def _stages(config: RunConfig) -> Iterator[Problem]:
+    parallel, layers = config.parallel, config.model.num_layers
+    stages, split = parallel.num_stages, parallel.layers_per_stage
+    grid = f"pipeline {parallel.pipeline} * virtual {parallel.virtual} = {stages} stages"
+    if split is None:
+        if layers < stages:
+            message = f"{grid}, but only {layers} layers: not every stage gets one"
+            empty = [1] * layers + [0] * (stages - layers)
+            remedy = f"use at most {layers} stages, or state parallel.layers_per_stage = {empty}"
+            yield Problem("parallel.pipeline", message, remedy)
+        return
+    if len(split) != stages:
+        message = f"{len(split)} numbers, wanted {stages} ({grid})"
+        yield Problem("parallel.layers_per_stage", message, f"write {stages} numbers that sum to {layers}")
+    if min(split, default=0) < 0:
+        message = f"{min(split)} layers on a stage"
+        yield Problem("parallel.layers_per_stage", message, "write 0 or more for every stage")
+    if sum(split) != layers:
+        message = f"sum {sum(split)}, wanted {layers} (model.num_layers)"
+        even = [layers // stages + (stage < layers % stages) for stage in range(stages)]
+        yield Problem(
+            "parallel.layers_per_stage", message, f"for instance {even}; or leave it out to balance"
+        )
+
+
+def _tokenizer(config: RunConfig) -> Iterator[Problem]:
+    if config.tokenizer.model is None and config.tokenizer.vocab_size is None:
+        remedy = "set tokenizer.model (for training), or tokenizer.vocab_size (for a plan)"
+        yield Problem("tokenizer.model", "neither it nor tokenizer.vocab_size is set", remedy)
+
+
+def _data(config: RunConfig) -> Iterator[Problem]:
+    data = config.data
+    if data.valid is not None and data.train is None:
+        yield Problem("data.valid", "set, but data.train is not", "set data.train, or remove data.valid")
+    for key, source in (("data.train", data.train), ("data.valid", data.valid)):
+        if source is None:
+            continue
+        weights = blend_weights(source)
+        if "" in weights:
+            yield Problem(key, "an empty prefix", "write the path of a .bin/.idx pair without its ending")
+        if negative := {prefix: weight for prefix, weight in weights.items() if weight < 0}:
+            shown = ", ".join(f"{prefix} = {weight:g}" for prefix, weight in negative.items())
+            yield Problem(key, f"negative weight: {shown}", "weights are 0 or more; 0 leaves a corpus out")
+        elif not sum(weights.values()) > 0:
+            yield Problem(
+                key, f"no weight above 0 among {len(weights)}", "give at least one corpus a weight above 0"
+            )
+
+
+def _resume(config: RunConfig) -> Iterator[Problem]:
+    if not config.checkpoint.resume:
+        yield Problem("checkpoint.resume", "empty", "write auto, must, never or the path of a checkpoint")

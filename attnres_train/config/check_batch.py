@@ -1,0 +1,99 @@
+"""Batch arithmetic: global batch = micro-batch * accumulation * data degree, and what pipelines ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnres_train.config.nearest import join_or, nearest_multiples
+from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import Problem
+
+
+def check_batch(config: RunConfig, world_size: int | None) -> list[Problem]:
+    """Problems of the batch numbers of `config` on `world_size` ranks; None stands for one replica."""
+    parallel = config.parallel
+    if world_size is not None and world_size % parallel.model_ranks:
+        # The data degree is unknown, and with it the rest of the arithmetic.
+        return [_ranks_problem(config, world_size)]
+    data = 1 if world_size is None else parallel.data(world_size)
+    return list(_arithmetic(config, data))
+
+
+def _ranks_problem(config: RunConfig, world_size: int) -> Problem:
+    parallel = config.parallel
+    degrees = f"tensor {parallel.tensor} * pipeline {parallel.pipeline}"
+    if parallel.context > 1:
+        degrees += f" * context {parallel.context}"
+    message = f"{world_size} ranks are no multiple of {degrees} = {parallel.model_ranks} ranks a replica"
+    counts = join_or(nearest_multiples(world_size, parallel.model_ranks))
+    return Problem("parallel", message, f"start {counts} ranks, or change the degrees")
+
+
+def _arithmetic(config: RunConfig, data: int) -> Iterator[Problem]:
+    training, parallel = config.training, config.parallel
+    whole, micro, stated = training.global_batch_size, training.micro_batch_size, training.accumulation
+    share = micro * data
+    valid = join_or(_nearest_global_sizes(config, data))
+    if micro > whole:
+        message = f"{micro} is larger than training.global_batch_size = {whole}"
+        remedy = f"lower it to {whole} or less, or raise the global size; nearest valid global size: {valid}"
+        yield Problem("training.micro_batch_size", message, remedy)
+    elif stated is not None and share * stated != whole:
+        yield _accumulation_problem(config, data, stated, valid)
+    elif whole % share:
+        message = (
+            f"{whole} is not micro_batch_size {micro} * accumulation * data {data}: "
+            f"{whole} / {share} = {whole / share:.4g} micro-batches a rank"
+        )
+        yield Problem("training.global_batch_size", message, f"nearest valid global sizes: {valid}")
+    elif parallel.pipeline > 1:
+        yield from _pipeline(config, data, whole // share, valid)
+
+
+def _accumulation_problem(config: RunConfig, data: int, stated: int, valid: str) -> Problem:
+    whole, micro = config.training.global_batch_size, config.training.micro_batch_size
+    product = micro * stated * data
+    message = (
+        f"micro_batch_size {micro} * accumulation {stated} * data {data} = {product}, "
+        f"but training.global_batch_size = {whole}"
+    )
+    if whole % (micro * data):
+        remedy = (
+            f"write global_batch_size = {product}, or leave accumulation out: "
+            f"nearest valid global sizes then {valid}"
+        )
+    else:
+        right = whole // (micro * data)
+        remedy = f"write global_batch_size = {product} or accumulation = {right}, or leave accumulation out"
+    return Problem("training.accumulation", message, remedy)
+
+
+def _pipeline(config: RunConfig, data: int, count: int, valid: str) -> Iterator[Problem]:
+    """`count` micro-batches against the pipeline.
+
+    Fewer micro-batches than pipeline ranks never fill the pipeline: our rule. With virtual stages it is
+    megatron-core's: its interleaved schedule runs them in groups of `pipeline` and refuses fewer, or a last
+    group that is not whole.
+    """
+    training, parallel = config.training, config.parallel
+    made = (
+        f"{training.global_batch_size} / (micro_batch_size {training.micro_batch_size} * data {data}) "
+        f"= {count} micro-batches"
+    )
+    remedy = f"nearest valid global sizes: {valid}; or change parallel.pipeline or micro_batch_size"
+    if count < parallel.pipeline:
+        message = f"{made}, fewer than parallel.pipeline = {parallel.pipeline} stages"
+        yield Problem("training.global_batch_size", message, remedy)
+    elif parallel.virtual > 1 and count % parallel.pipeline:
+        message = (
+            f"{made}, no multiple of parallel.pipeline = {parallel.pipeline}, "
+            f"which the interleaved schedule needs (parallel.virtual = {parallel.virtual})"
+        )
+        yield Problem("training.global_batch_size", message, remedy)
+
+
+def _nearest_global_sizes(config: RunConfig, data: int) -> list[int]:
+    """Global sizes next to the stated one that meet every rule here, accumulation left free."""
+    share, parallel = config.training.micro_batch_size * data, config.parallel
+    unit = share * (parallel.pipeline if parallel.virtual > 1 else 1)
+    return nearest_multiples(config.training.global_batch_size, unit, least=share * parallel.pipeline)

@@ -1,0 +1,15 @@
+"""From token files to batches; only `loader.py` knows torch.
+
+    files.py      files written aside and published together, by rename
+    indexed.py    reader and writer of a `.bin/.idx` pair of tokens
+    manifest.py   the `.json` beside a pair: which tokenizer made it, from what, how much
+    order.py      the sample order, a pure function of (seed, epoch, index)
+    blend.py      which source each draw comes from, a pure function of the position
+    corpus.py     pairs cut into samples; training data (blended, shuffled) and validation data (fixed)
+    loader.py     the batches of a step on one data rank
+    config.py     the [data] section
+
+A *position* counts samples from the start of a run. What is drawn at a position depends on nothing else: not on
+micro-batch, accumulation, rank count, or on what was read before. So there is no index to build or cache, and
+resuming is going on at the next position.
+"""

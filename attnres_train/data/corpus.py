@@ -1,0 +1,253 @@
+"""Pairs cut into samples: training data, blended and shuffled, and validation data, fixed.
+
+A sample of sequence length T is T + 1 tokens of the pair's documents taken as one stream; sample i begins at
+token i T. Inputs are the first T tokens, labels the last T, so each token but the very first is a label once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from attnres_train.data.blend import Blend
+from attnres_train.data.indexed import IndexedReader, sidecar_path
+from attnres_train.data.manifest import Manifest, check_pair, read_manifest
+from attnres_train.data.order import SampleOrder, derive_key
+from attnres_train.errors import Problem, Refused, refuse
+
+
+class Sample(NamedTuple):
+    """One sample; `sample_id` is `source:eEPOCH:index`, for example `0:e2:117`; tokens are [T + 1]."""
+
+    sample_id: str
+    tokens: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """One source of a run: what it holds, and what the run takes from it.
+
+    `samples`, `tokens` and `documents` are None for a source of weight 0, which is not opened.
+    `known_tokenizer` is False for a pair without a manifest: only its ids can be checked.
+    """
+
+    prefix: str
+    weight: float
+    samples: int | None
+    tokens: int | None
+    documents: int | None
+    known_tokenizer: bool
+    draws: int
+    epochs: float
+
+
+class Corpus:
+    """One pair and a sequence length T.
+
+    Raises Refused where the pair is damaged, shorter than one sample, or made with another tokenizer than the
+    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known).
+    """
+
+    def __init__(
+        self,
+        prefix: str | Path,
+        sequence_length: int,
+        vocabulary_size: int,
+        tokenizer_fingerprint: str | None = None,
+    ):
+        self.prefix = str(prefix)
+        self.sequence_length = sequence_length
+        self.vocabulary_size = vocabulary_size
+        self.reader = IndexedReader(prefix)
+        self.manifest = read_manifest(prefix)
+        if self.manifest is not None:
+            check_pair(self.manifest, self.reader)
+            _check_tokenizer(self.prefix, self.manifest, vocabulary_size, tokenizer_fingerprint)
+        self.num_samples = max(0, self.reader.num_tokens - 1) // sequence_length
+        if self.num_samples < 1:
+            raise refuse(
+                self.prefix,
+                f"holds {self.reader.num_tokens} tokens; one sample needs {sequence_length + 1} "
+                f"(sequence length {sequence_length} + 1)",
+                "use a larger corpus or a shorter training.sequence_length",
+            )
+
+    def sample(self, index: int) -> npt.NDArray[np.int64]:
+        """The tokens [T + 1] of sample `index`.
+
+        Raises Refused for an id outside the vocabulary, which only a pair without a manifest or with damaged
+        bytes can hold.
+        """
+        if not 0 <= index < self.num_samples:
+            raise IndexError(f"sample {index} of {self.num_samples}")
+        tokens = self.reader.window(index * self.sequence_length, self.sequence_length + 1)
+        lowest, highest = int(tokens.min()), int(tokens.max())
+        if lowest < 0 or highest >= self.vocabulary_size:
+            wrong = lowest if lowest < 0 else highest
+            raise refuse(
+                f"{self.prefix}: sample {index}",
+                f"holds id {wrong}, outside the vocabulary of {self.vocabulary_size}",
+                "use the tokenizer that the pair was made with, or copy the pair again",
+            )
+        return tokens
+
+    @property
+    def fingerprint(self) -> str:
+        """What the pair holds: the checksum of its tokens, or its size where there is no manifest."""
+        held = f"{self.reader.num_documents}:{self.reader.num_tokens}:{self.reader.type.name}"
+        return f"{held}:{self.manifest.bin_sha256 if self.manifest else 'unknown'}"
+
+
+def _check_tokenizer(prefix: str, manifest: Manifest, vocabulary_size: int, fingerprint: str | None) -> None:
+    key = str(sidecar_path(prefix))
+    remedy = "set tokenizer.model to the model the pair was made with, or make the pair again with this one"
+    problems = []
+    if fingerprint is not None and fingerprint != manifest.tokenizer_fingerprint:
+        stored = f"made with tokenizer {manifest.tokenizer_fingerprint} ({manifest.vocabulary_size} pieces)"
+        problems.append(
+            Problem(key, f"{stored}, this run has {fingerprint} ({vocabulary_size} pieces)", remedy)
+        )
+    if manifest.largest_id >= vocabulary_size:
+        what = f"the largest id {manifest.largest_id} is not below the vocabulary size {vocabulary_size}"
+        problems.append(Problem(key, what, remedy))
+    if problems:
+        raise Refused(problems)
+
+
+def _open_all(
+    weights: Mapping[str, float], sequence_length: int, vocabulary_size: int, fingerprint: str | None
+) -> dict[int, Corpus]:
+    """The corpora of weight above 0, by their number in `weights`; all problems are refused at once."""
+    corpora, problems = {}, []
+    for number, (prefix, weight) in enumerate(weights.items()):
+        if weight == 0:
+            continue
+        try:
+            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint)
+        except Refused as refused:
+            problems.extend(refused.problems)
+    if problems:
+        raise Refused(problems)
+    return corpora
+
+
+class TrainingData:
+    """The endless, shuffled blend of a run's corpora; what is at a position depends on the position alone.
+
+    `weights` maps prefixes to weights, which need not sum to 1; the sources are numbered in its order. Each
+    source goes into its own next epoch when it is used up. Weight 0 leaves a source out, unopened.
+
+    Raises Refused as `Blend` and `Corpus` do, for all corpora at once.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        sequence_length: int,
+        seed: int,
+        vocabulary_size: int,
+        tokenizer_fingerprint: str | None = None,
+    ):
+        self.weights = dict(weights)
+        self.sequence_length = sequence_length
+        self.seed = seed
+        self.blend = Blend(self.weights)
+        self.corpora = _open_all(self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint)
+        # A key of its own for every source, or corpora of equal size would be shuffled alike.
+        self._orders = {
+            number: SampleOrder(corpus.num_samples, derive_key(seed, number))
+            for number, corpus in self.corpora.items()
+        }
+
+    def sample(self, position: int) -> Sample:
+        """The sample at one position."""
+        return self.samples(np.array([position]))[0]
+
+    def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
+        """The samples at `positions`, counted from the start of the run."""
+        sources, ordinals = self.blend.locate(positions)
+        epochs, indices = np.empty_like(ordinals), np.empty_like(ordinals)
+        for number in np.unique(sources).tolist():
+            here = sources == number
+            epochs[here], indices[here] = self._orders[number].locate(ordinals[here])
+        places = zip(sources.tolist(), epochs.tolist(), indices.tolist(), strict=True)
+        return [Sample(f"{s}:e{epoch}:{i}", self.corpora[s].sample(i)) for s, epoch, i in places]
+
+    def summary(self, total_samples: int) -> list[SourceSummary]:
+        """What `total_samples` draws from the start of the run take from each source."""
+        draws = self.blend.draws(total_samples)
+        total_weight = sum(self.weights.values())
+        return [
+            _summarize(prefix, weight / total_weight, self.corpora.get(number), draws[number])
+            for number, (prefix, weight) in enumerate(self.weights.items())
+        ]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over all that the order depends on: equal on ranks that see the same samples."""
+        parts = [f"{self.seed} {self.sequence_length} {self.blend.counts}"]
+        parts += [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _summarize(prefix: str, share: float, corpus: Corpus | None, draws: int) -> SourceSummary:
+    return SourceSummary(
+        prefix=prefix,
+        weight=share,
+        samples=corpus.num_samples if corpus else None,
+        tokens=corpus.reader.num_tokens if corpus else None,
+        documents=corpus.reader.num_documents if corpus else None,
+        known_tokenizer=corpus is not None and corpus.manifest is not None,
+        draws=draws,
+        epochs=draws / corpus.num_samples if corpus else 0.0,
+    )
+
+
+class ValidationData:
+    """A fixed set of at most `num_samples` samples, never shuffled, the same for any number of ranks.
+
+    The sources share the set by their weights; a source gives at most what it holds, spread evenly over its
+    length.
+
+    Raises Refused as `TrainingData` does.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        sequence_length: int,
+        num_samples: int,
+        vocabulary_size: int,
+        tokenizer_fingerprint: str | None = None,
+    ):
+        if num_samples < 1:
+            raise ValueError(f"a validation set of {num_samples} samples")
+        draws = Blend(weights).draws(num_samples)
+        self.sequence_length = sequence_length
+        self.corpora = _open_all(weights, sequence_length, vocabulary_size, tokenizer_fingerprint)
+        self._places = [
+            (number, index)
+            for number, corpus in self.corpora.items()
+            for index in _spread(min(draws[number], corpus.num_samples), corpus.num_samples)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
+        """The samples at `positions`, each below `len(self)`."""
+        places = [self._places[position] for position in positions.tolist()]
+        return [
+            Sample(f"{number}:e0:{index}", self.corpora[number].sample(index)) for number, index in places
+        ]
+
+
+def _spread(count: int, size: int) -> list[int]:
+    """`count` different indices spread evenly over [0, size)."""
+    return [i * size // count for i in range(count)]

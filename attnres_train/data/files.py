@@ -1,0 +1,134 @@
+"""Files that appear whole or not at all: written aside, flushed to disk, published by rename."""
+
+from __future__ import annotations
+
+import fcntl
+import filecmp
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Literal
+
+from attnres_train.errors import refuse
+
+Existing = Literal["refuse", "replace", "compare"]
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Publication:
+    """Several files published together; to be used in a `with` block.
+
+    Each is written to a sibling `NAME.partial`; `commit` renames them in the order of `paths`, so the last
+    one says that all are there. Leaving the block without `commit` removes what was written. A kill leaves
+    only `.partial` files, which the next publication of the same names takes over.
+
+    `existing` says what to do about files of these names: `refuse` before anything is written; `replace`
+    them at the commit; or `compare`: accept if all are there with the very bytes just written, else refuse.
+
+    Raises Refused for existing files as said, and where another process writes the same files.
+    """
+
+    def __init__(self, paths: Sequence[Path], existing: Existing = "refuse"):
+        self.paths = tuple(paths)
+        self.existing = existing
+        self._files: dict[Path, BinaryIO] = {}
+        if existing == "refuse":
+            self._refuse_existing()
+
+    def __enter__(self) -> Publication:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.discard()
+
+    def open(self, path: Path) -> BinaryIO:
+        """A new empty file that `commit` publishes as `path`, one of `paths`."""
+        if path not in self.paths or path in self._files:
+            raise ValueError(f"{path} is not among the files to publish, or is open already")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._files[path] = _open_exclusively(partial_path(path))
+        return self._files[path]
+
+    def commit(self) -> bool:
+        """Publish; returns False where `compare` found the same files in place already."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        if self.existing == "compare" and any(path.exists() for path in self.paths):
+            if not all(path.exists() and _same_bytes(path) for path in self.paths):
+                self._refuse_existing()
+            self.discard()
+            return False
+        # The last file vouches for the others, so an old one goes before anything beside it changes.
+        for path in reversed(self.paths):
+            if self.existing == "replace":
+                path.unlink(missing_ok=True)
+        for path in self.paths:
+            if path in self._files:
+                os.rename(partial_path(path), path)
+                self._files.pop(path).close()
+        for folder in {path.parent for path in self.paths}:
+            _fsync_folder(folder)
+        return True
+
+    def discard(self) -> None:
+        """Remove what was written and not published."""
+        for path in list(self._files):
+            partial_path(path).unlink(missing_ok=True)
+            self._files.pop(path).close()
+
+    def _refuse_existing(self) -> None:
+        found = [str(path) for path in self.paths if path.exists()]
+        if found:
+            raise refuse(
+                found[0],
+                f"{', '.join(found)} exist{'s' if len(found) == 1 else ''} already",
+                "pass --overwrite to replace, or name another output",
+            )
+
+
+def partial_path(path: Path) -> Path:
+    """Where `path` is written before it is published."""
+    return path.with_name(path.name + ".partial")
+
+
+def _same_bytes(path: Path) -> bool:
+    return filecmp.cmp(path, partial_path(path), shallow=False)
+
+
+def _open_exclusively(path: Path) -> BinaryIO:
+    # Append mode, because truncating before the lock is held would empty another writer's file.
+    file = open(path, "ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Between open and lock the other writer may have published: then this is the finished file.
+        ours = path.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except BlockingIOError:
+        ours = False
+    if not ours:
+        file.close()
+        raise refuse(
+            str(path), "another process is writing this output", "wait for it, or name another output"
+        )
+    file.truncate(0)
+    return file
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""The manifest beside a pair, PREFIX.json: which tokenizer made it, from what, and how much it holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import field
+from pathlib import Path
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from attnres_train.data.indexed import IndexedReader, sidecar_path
+from attnres_train.errors import refuse
+
+MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class SourceFile:
+    """One input file, as it was when it was read."""
+
+    path: str
+    bytes: int
+    modified_ns: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Manifest:
+    """What a pair was made of; `counts` says what was left out or cannot be restored, by kind."""
+
+    tokenizer_fingerprint: str
+    vocabulary_size: int
+    eod_id: int | None
+    largest_id: int
+    token_type: str
+    documents: int
+    tokens: int
+    text_bytes: int
+    bin_bytes: int
+    bin_sha256: str
+    idx_sha256: str
+    sources: tuple[SourceFile, ...]
+    options: dict[str, str | int | bool | None]
+    counts: dict[str, int] = field(default_factory=dict)
+    tool_version: str
+    version: int = MANIFEST_VERSION
+
+    def to_json(self) -> bytes:
+        """The file's bytes."""
+        return TypeAdapter(Manifest).dump_json(self, indent=2) + b"\n"
+
+
+def read_manifest(prefix: str | Path) -> Manifest | None:
+    """The manifest of the pair `prefix`; None where it has none, as pairs of other tools.
+
+    Raises Refused for a file that is no manifest of this version.
+    """
+    path = sidecar_path(prefix)
+    if not path.is_file():
+        return None
+    data = path.read_bytes()
+    remedy = "make the pair again, or remove this file to use the pair as one of unknown origin"
+    try:
+        version = json.loads(data)["version"]
+    except (ValueError, TypeError, KeyError):
+        raise refuse(str(path), "is no manifest of a token pair", remedy) from None
+    if version != MANIFEST_VERSION:
+        raise refuse(str(path), f"has manifest version {version}, known is {MANIFEST_VERSION}", remedy)
+    try:
+        return TypeAdapter(Manifest).validate_json(data)
+    except ValidationError as error:
+        names = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors())
+        raise refuse(str(path), f"is no manifest of a token pair; see {names}", remedy) from None
+
+
+def check_pair(manifest: Manifest, reader: IndexedReader) -> None:
+    """Refuse a manifest that describes another pair."""
+    described = (manifest.documents, manifest.tokens, manifest.token_type)
+    found = (reader.num_documents, reader.num_tokens, reader.type.name)
+    if described != found:
+        raise refuse(
+            str(sidecar_path(reader.prefix)),
+            f"describes {described[0]} documents with {described[1]} tokens of {described[2]}, "
+            f"the pair holds {found[0]} with {found[1]} of {found[2]}",
+            "copy the three files from one place, or make the pair again",
+        )

@@ -1,0 +1,51 @@
+"""Log files of every rank, and the plain lines that rank 0 prints."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+CONSOLE = "attnres_train.console"
+
+
+def log_file(run_folder: Path, rank: int) -> Path:
+    return run_folder / "logs" / f"rank-{rank:04d}.log"
+
+
+def start_logging(run_folder: Path, rank: int) -> None:
+    """Send the log of this rank to its file; rank 0 also prints what is written to the console logger."""
+    path = log_file(run_folder, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    to_file = logging.FileHandler(path, encoding="utf-8")
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [to_file]
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    console = logging.getLogger(CONSOLE)
+    console.handlers.clear()
+    if rank == 0:
+        to_console = logging.StreamHandler(sys.stdout)
+        to_console.setFormatter(logging.Formatter("%(message)s"))
+        console.addHandler(to_console)
+
+
+def step_line(step: int, steps: int, values: Mapping[str, float], seconds_left: float) -> str:
+    """One line for a logged step."""
+    width = len(str(steps))
+    return (
+        f"step {step:>{width}}/{steps}  loss {values['loss/train']:.4f}  "
+        f"grad norm {values['optim/grad_norm']:.3f}  lr {values['optim/lr']:.3e}  "
+        f"{values['throughput/tokens_per_second']:,.0f} tokens/s  {duration(seconds_left)} left"
+    )
+
+
+def duration(seconds: float) -> str:
+    """`seconds` as hours, minutes and seconds."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"

@@ -1,0 +1,58 @@
+"""What a logged step records, under one scheme of tags: group/name, the unit in the name."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from attnres_train.parallel.grid import Grid
+from attnres_train.progress import StepReport, TrainState
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds and tokens since the last logged step."""
+
+    seconds: float
+    data_seconds: float
+    steps: int
+    tokens: int
+
+
+def step_metrics(
+    state: TrainState, report: StepReport, timing: Timing, *, flops_per_token: float, devices: int, peak_gib: float
+) -> dict[str, float]:
+    """Tags and values of one training step; rates are over the steps since the last logged one."""
+    tokens_per_second = timing.tokens / timing.seconds
+    return {
+        "loss/train": report.loss,
+        "optim/lr": report.learning_rate,
+        "optim/grad_norm": report.grad_norm,
+        "optim/skipped_steps": state.skipped_steps,
+        "throughput/tokens_per_second": tokens_per_second,
+        "throughput/tokens_per_second_per_device": tokens_per_second / devices,
+        "throughput/model_tflops_per_device": tokens_per_second * flops_per_token / devices / 1e12,
+        "time/step_seconds": timing.seconds / timing.steps,
+        "time/data_seconds": timing.data_seconds / timing.steps,
+        "memory/peak_gib": peak_gib,
+        "pipeline/forward_bytes": report.forward_bytes,
+        "pipeline/backward_bytes": report.backward_bytes,
+    }
+
+
+def peak_memory_gib(grid: Grid) -> float:
+    """Peak memory of the fullest rank: of the device where there is one, else of the process. A collective."""
+    if grid.device.type == "cuda":
+        mine = torch.cuda.max_memory_allocated(grid.device) / GIB
+    else:
+        unit_bytes = 1 if sys.platform == "darwin" else 1024
+        mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / GIB
+    peak = torch.tensor(mine, dtype=torch.float64)
+    dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=grid.control)
+    return peak.item()

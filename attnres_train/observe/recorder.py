@@ -1,0 +1,103 @@
+"""Records what a run reports. Rank 0 writes, whichever rank owns the loss; every rank makes the calls."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.observe.console import CONSOLE, step_line
+from attnres_train.observe.metrics import Timing, peak_memory_gib, step_metrics
+from attnres_train.observe.sinks import JsonlSink, Sink, TensorBoardSink
+from attnres_train.parallel.grid import Grid
+from attnres_train.progress import StepReport, TrainState
+
+log = logging.getLogger(CONSOLE)
+
+
+class Recorder:
+    """Curves and lines of a run that continues at `state`."""
+
+    def __init__(
+        self, config: RunConfig, grid: Grid, run_folder: Path, state: TrainState, flops_per_token: float
+    ):
+        self.config = config
+        self.grid = grid
+        self.flops_per_token = flops_per_token
+        self.sinks = _open_sinks(config, run_folder, state.step) if grid.rank == 0 else []
+        sample_log = run_folder / "samples.jsonl"
+        wanted = config.observe.sample_log and grid.rank == 0
+        self.sample_sink = JsonlSink(sample_log, state.step) if wanted else None
+        self._restart_clock(state)
+
+    def step(self, state: TrainState, report: StepReport, sample_ids: Sequence[Sequence[str]]) -> None:
+        """Record one training step where it is due."""
+        self._data_seconds += report.data_seconds
+        if self.config.observe.sample_log:
+            self._record_samples(state.step, sample_ids)
+        if state.step % self.config.observe.log_interval_steps and state.step != self.config.training.steps:
+            return
+        peak_gib = peak_memory_gib(self.grid)
+        seconds = time.perf_counter() - self._since
+        timing = Timing(seconds, self._data_seconds, state.step - self._logged.step, state.tokens - self._logged.tokens)
+        values = step_metrics(
+            state,
+            report,
+            timing,
+            flops_per_token=self.flops_per_token,
+            devices=self.grid.world_size,
+            peak_gib=peak_gib,
+        )
+        self._write(state, values)
+        steps = self.config.training.steps
+        log.info(step_line(state.step, steps, values, (steps - state.step) * values["time/step_seconds"]))
+        self._restart_clock(state)
+
+    def evaluation(self, state: TrainState, loss: float, seconds: float) -> None:
+        """Record the validation loss, in nats a token."""
+        self._write(state, {"loss/valid": loss})
+        log.info(f"step {state.step}  validation loss {loss:.4f} nats a token ({seconds:.1f} s)")
+        self._restart_clock(state)
+
+    def checkpoint(self, state: TrainState, folder: Path, seconds: float) -> None:
+        """Record that a checkpoint was published."""
+        self._write(state, {"time/checkpoint_seconds": seconds})
+        log.info(f"step {state.step}  checkpoint {folder} ({seconds:.1f} s)")
+        self._restart_clock(state)
+
+    def close(self) -> None:
+        for sink in [*self.sinks, *([self.sample_sink] if self.sample_sink else [])]:
+            sink.close()
+
+    def _write(self, state: TrainState, values: dict[str, float]) -> None:
+        position = {"tokens": state.tokens, "samples": state.samples}
+        for sink in self.sinks:
+            sink.write(state.step, {**position, **values})
+
+    def _restart_clock(self, state: TrainState) -> None:
+        """Time from here on counts for the next logged step; evaluation and saving never do."""
+        self._since = time.perf_counter()
+        self._logged = state
+        self._data_seconds = 0.0
+
+    def _record_samples(self, step: int, sample_ids: Sequence[Sequence[str]]) -> None:
+        """The ids that the ranks really used, gathered from one rank of each replica, in step order."""
+        grid = self.grid
+        speaks = grid.tensor_rank == 0 and grid.pipeline_rank == 0
+        everybody: list[Sequence[Sequence[str]] | None] = [None] * grid.world_size
+        dist.all_gather_object(everybody, (grid.data_rank, sample_ids) if speaks else None, group=grid.control)
+        if self.sample_sink is not None:
+            replicas = [ids for _, ids in sorted(part for part in everybody if part is not None)]
+            in_order = [i for micro in zip(*replicas, strict=True) for batch in micro for i in batch]
+            self.sample_sink.write(step, {"samples": in_order})
+
+
+def _open_sinks(config: RunConfig, run_folder: Path, step: int) -> list[Sink]:
+    sinks: list[Sink] = [JsonlSink(run_folder / "metrics.jsonl", step)]
+    if config.observe.tensorboard:
+        sinks.append(TensorBoardSink(run_folder / "tensorboard", step))
+    return sinks

@@ -1,0 +1,218 @@
+"""What a configuration amounts to, before any rank starts: parameters, stages, wire, memory, steps, rates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size
+from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.model.size import total_parameters, training_flops_per_token
+from attnres_train.optim.schedule import learning_rate
+from attnres_train.parallel.split import rank_and_chunk
+from attnres_train.parallel.wire import WirePlan
+from attnres_train.plan_memory import (
+    GIB,
+    MemoryPlan,
+    StageParameters,
+    stage_parameters,
+    wire_slice_bytes,
+    worst_rank_memory,
+)
+
+_RATES_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One global pipeline stage. `parameters` counts each parameter of the model once over all stages."""
+
+    rank: int
+    chunk: int
+    first_layer: int
+    layers: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class HopPlan:
+    """One crossing of one micro-batch in one direction, with its bytes on one tensor rank."""
+
+    from_stage: int
+    to_stage: int
+    sources: tuple[int, ...]
+    partial: bool
+    slices: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Degrees of the process grid; `world` is their product without `virtual`."""
+
+    world: int
+    tensor: int
+    pipeline: int
+    virtual: int
+    data: int
+    sequence: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All numbers are of the whole run or of one step, never of one rank, unless the name says so.
+
+    `parameters_per_rank` is what a rank of each pipeline position holds, copies included; `bubble_fraction`
+    the share of a step in which a rank waits, were all stages equal; `flops_per_step` counts model FLOPs.
+    """
+
+    grid: Grid
+    layout: DepthLayout
+    parameters_total: int
+    parameters_per_rank: tuple[int, ...]
+    vocabulary: int
+    padded_vocabulary: int
+    stages: tuple[StagePlan, ...]
+    global_batch_size: int
+    micro_batch_size: int
+    micro_batches: int
+    sequence_length: int
+    steps: int
+    flops_per_step: float
+    bubble_fraction: float
+    learning_rates: tuple[float, ...]
+    hops: tuple[HopPlan, ...]
+    slices_standard: int
+    memory: MemoryPlan
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch_size * self.sequence_length
+
+    @property
+    def slices_total(self) -> int:
+        return sum(hop.slices for hop in self.hops)
+
+    @property
+    def slices_max(self) -> int:
+        return max((hop.slices for hop in self.hops), default=0)
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes of one micro-batch in one direction, over all hops, on one tensor rank."""
+        return sum(hop.bytes for hop in self.hops)
+
+
+def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | None = None) -> Plan:
+    """The plan of a checked configuration on `world_size` ranks; None stands for one replica of the model.
+
+    `vocabulary` is the number of entries of the tokenizer; None asks `vocabulary_size`, which may read it.
+
+    Raises Refused where the vocabulary cannot be known.
+    """
+    model, parallel, training = config.model, config.parallel, config.training
+    world = parallel.model_ranks if world_size is None else world_size
+    entries = vocabulary_size(config) if vocabulary is None else vocabulary
+    padded = model.padded_vocabulary(entries, parallel.tensor)
+    layout = DepthLayout.of(config.residual, model.num_layers)
+    wire = WirePlan(layout, resolved_split(config, entries), parallel.pipeline, parallel.virtual)
+    parameters = stage_parameters(config, padded, wire)
+    micro_batches, data = num_micro_batches(config, world), parallel.data(world)
+    flops_per_token = training_flops_per_token(model, padded, training.sequence_length)
+    return Plan(
+        grid=Grid(world, parallel.tensor, parallel.pipeline, parallel.virtual, data, parallel.sequence),
+        layout=layout,
+        parameters_total=total_parameters(model, padded, depth_attention=layout.has_sources),
+        parameters_per_rank=_per_rank(parameters, wire, parallel.tensor),
+        vocabulary=entries,
+        padded_vocabulary=padded,
+        stages=_stages(parameters, wire),
+        global_batch_size=training.global_batch_size,
+        micro_batch_size=training.micro_batch_size,
+        micro_batches=micro_batches,
+        sequence_length=training.sequence_length,
+        steps=training.steps,
+        flops_per_step=flops_per_token * training.global_batch_size * training.sequence_length,
+        bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, micro_batches),
+        learning_rates=_first_rates(config),
+        hops=_hops(wire, wire_slice_bytes(config)),
+        slices_standard=wire.slices_standard,
+        memory=worst_rank_memory(config, padded, wire, micro_batches, data),
+    )
+
+
+def bubble_fraction(pipeline: int, virtual: int, micro_batches: int) -> float:
+    """(P - 1) / (V M + P - 1): the share of a step that each of P equal ranks waits."""
+    return (pipeline - 1) / (virtual * micro_batches + pipeline - 1)
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The object that `attnres plan --json` prints."""
+    memory = {kind: size / GIB for kind, size in plan.memory.kinds().items()}
+    return {
+        "parameters": {"total": plan.parameters_total, "per_rank": list(plan.parameters_per_rank)},
+        "vocabulary": {"size": plan.vocabulary, "padded": plan.padded_vocabulary},
+        "grid": asdict(plan.grid),
+        "stages": [asdict(stage) for stage in plan.stages],
+        "global_batch_size": plan.global_batch_size,
+        "micro_batches": plan.micro_batches,
+        "accumulation": plan.micro_batches,
+        "tokens_per_step": plan.tokens_per_step,
+        "steps": plan.steps,
+        "flops_per_step": plan.flops_per_step,
+        "bubble_fraction": plan.bubble_fraction,
+        "learning_rates": list(plan.learning_rates),
+        "wire": {
+            "hops": [_hop_json(hop) for hop in plan.hops],
+            "slices_total": plan.slices_total,
+            "slices_max": plan.slices_max,
+            "slices_standard": plan.slices_standard,
+            "bytes_total": plan.bytes_total,
+        },
+        "memory_gib": memory | {"total": plan.memory.total / GIB},
+        "memory_rank": plan.memory.rank,
+    }
+
+
+def _hop_json(hop: HopPlan) -> dict[str, Any]:
+    return {
+        "from": hop.from_stage,
+        "to": hop.to_stage,
+        "sources": list(hop.sources),
+        "partial": hop.partial,
+        "slices": hop.slices,
+        "bytes": hop.bytes,
+    }
+
+
+def _per_rank(parameters: tuple[StageParameters, ...], wire: WirePlan, tensor: int) -> tuple[int, ...]:
+    chunks = [parameters[rank :: wire.pipeline] for rank in range(wire.pipeline)]
+    return tuple(sum(stage.held(tensor) for stage in stages) for stages in chunks)
+
+
+def _stages(parameters: tuple[StageParameters, ...], wire: WirePlan) -> tuple[StagePlan, ...]:
+    return tuple(
+        StagePlan(
+            *rank_and_chunk(stage, wire.pipeline),
+            first_layer=wire.first_sublayer(stage) // 2,
+            layers=layers,
+            parameters=parameters[stage].counted,
+        )
+        for stage, layers in enumerate(wire.layers_per_stage)
+    )
+
+
+def _hops(wire: WirePlan, bytes_per_slice: int) -> tuple[HopPlan, ...]:
+    return tuple(
+        HopPlan(
+            hop.from_stage, hop.to_stage, hop.sources, hop.partial, hop.slices, hop.slices * bytes_per_slice
+        )
+        for hop in wire.hops()
+    )
+
+
+def _first_rates(config: RunConfig) -> tuple[float, ...]:
+    total = config.training.steps
+    shown = range(1, min(total, _RATES_SHOWN) + 1)
+    return tuple(learning_rate(config.optimizer, config.schedule, total, step) for step in shown)

@@ -1,0 +1,214 @@
+"""Parameters and memory of every rank, as plain arithmetic.
+
+The estimate counts what stands in memory while a step runs. It leaves out temporaries inside one operation,
+communication buffers, the allocator's fragments and the CUDA context: take a tenth to a fifth on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.model.size import embedding_parameters, layer_parameters
+from attnres_train.parallel.wire import WirePlan, slice_bytes
+
+GIB = 2**30
+_FP32_BYTES = 4
+_MOMENTS_BYTES = 2 * _FP32_BYTES
+
+
+@dataclass(frozen=True)
+class StageParameters:
+    """Parameters of one pipeline stage, whole, by how ranks hold them."""
+
+    divided: int
+    """Matrices, of which every tensor rank holds its share."""
+    replicated: int
+    """Norm gains, whole on every tensor rank."""
+    depth: int
+    """Depth queries and key gains, whole on every tensor rank and always fp32."""
+    tied_copy: int
+    """The last stage's copy of a tied embedding; counted with the first stage, held by both."""
+
+    @property
+    def counted(self) -> int:
+        """Each parameter once; over all stages these sum to the model's total."""
+        return self.divided + self.replicated + self.depth
+
+    def held(self, tensor: int) -> int:
+        """What one of `tensor` ranks holds, copies included."""
+        return (self.divided + self.tied_copy) // tensor + self.replicated + self.depth
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes of the pipeline rank that needs most, by kind; the tensor and data ranks beside it need the same.
+
+    `depth_history` is what arrived over the wire and waits for its backward, with the gradients of one visit;
+    sources made on the rank itself are among `activations`.
+    """
+
+    rank: int
+    weights: int
+    gradients: int
+    masters: int
+    moments: int
+    activations: int
+    depth_history: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.kinds().values())
+
+    def kinds(self) -> dict[str, int]:
+        """Bytes by kind, without the total."""
+        return {name: value for name, value in vars(self).items() if name != "rank"}
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """Bytes that one micro-batch keeps on one stage from its forward to its backward."""
+
+    activations: int
+    history: int
+
+
+def stage_parameters(
+    config: RunConfig, padded_vocabulary: int, wire: WirePlan
+) -> tuple[StageParameters, ...]:
+    """Of every global stage: its layers, on the first the embedding, on the last the head."""
+    model, has_depth = config.model, wire.layout.has_sources
+    layer = layer_parameters(model, depth_attention=has_depth)
+    table = embedding_parameters(model, padded_vocabulary)
+    stages = []
+    for stage, layers in enumerate(wire.layers_per_stage):
+        first, last = stage == 0, stage == wire.num_stages - 1
+        tables = first + (last and not model.tie_embeddings)
+        stages.append(
+            StageParameters(
+                divided=layers * layer.matrices + tables * table,
+                replicated=layers * layer.norms + last * model.hidden_size,
+                depth=layers * layer.depth + (2 * model.hidden_size if last and has_depth else 0),
+                tied_copy=table if last and not first and model.tie_embeddings else 0,
+            )
+        )
+    return tuple(stages)
+
+
+def worst_rank_memory(
+    config: RunConfig, padded_vocabulary: int, wire: WirePlan, micro_batches: int, data: int
+) -> MemoryPlan:
+    """The pipeline rank with the largest total."""
+    parameters = stage_parameters(config, padded_vocabulary, wire)
+    visits = [_visit(config, padded_vocabulary, wire, stage) for stage in range(wire.num_stages)]
+    plans = []
+    for rank in range(wire.pipeline):
+        mine = range(rank, wire.num_stages, wire.pipeline)
+        peak = _peak([visits[s] for s in mine], wire.pipeline, rank, micro_batches)
+        returning = max(_returning_bytes(config, wire, stage) for stage in mine)
+        state = _state_bytes(config, [parameters[s] for s in mine], data)
+        plans.append(
+            MemoryPlan(rank, *state, activations=peak.activations, depth_history=peak.history + returning)
+        )
+    return max(plans, key=lambda plan: plan.total)
+
+
+def element_bytes(config: RunConfig) -> int:
+    """Of a weight or an activation."""
+    return {"fp32": 4, "bf16": 2}[config.training.precision]
+
+
+def wire_slice_bytes(config: RunConfig) -> int:
+    """Bytes of one slice of the depth history, of one micro-batch on one rank."""
+    training, parallel = config.training, config.parallel
+    shards = parallel.tensor if parallel.sequence else 1
+    width, element = config.model.hidden_size, element_bytes(config)
+    return slice_bytes(training.sequence_length, training.micro_batch_size, width, element, shards)
+
+
+def _state_bytes(
+    config: RunConfig, stages: Sequence[StageParameters], data: int
+) -> tuple[int, int, int, int]:
+    """Weights, gradients, masters and moments of the rank that holds `stages`.
+
+    Gradients are fp32 and whole; masters and moments are fp32 and divided over the data ranks. What is fp32
+    anyway (everything under precision fp32, the depth vectors always) is its own master.
+    """
+    tensor = config.parallel.tensor
+    held = sum(stage.held(tensor) for stage in stages)
+    single = held if config.training.precision == "fp32" else sum(stage.depth for stage in stages)
+    weights = element_bytes(config) * (held - single) + _FP32_BYTES * single
+    return weights, _FP32_BYTES * held, _FP32_BYTES * (held - single) // data, _MOMENTS_BYTES * held // data
+
+
+def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int) -> _Visit:
+    """What autograd keeps of one micro-batch on `stage`, nothing being recomputed but the depth aggregation.
+
+    A token keeps, in elements, of width D, key/value width K and MLP width F, on each of t tensor ranks:
+
+        each sublayer   the norm's output and the new partial; with depth attention its result:  2 D or 3 D
+        attention       q, k, v; q and k rotated; the kernel's output, and its transpose:  (4 D + 3 K) / t
+        MLP             the stacked gate and up, silu, up again, and their product:  5 F / t
+        head            the norm's output; with depth attention its result:  D or 2 D
+        logits          once in the weights' dtype, twice in fp32, over vocabulary / t
+
+    and three fp32 scalars a source that a reader reads. Sequence parallelism divides what has no t by t, too.
+    """
+    model, parallel, training = config.model, config.parallel, config.training
+    tensor, element = parallel.tensor, element_bytes(config)
+    shards = tensor if parallel.sequence else 1
+    has_depth, layers = wire.layout.has_sources, wire.layers_per_stage[stage]
+    key_value = model.query_groups * model.head_size
+
+    whole = 2 * layers * (3 if has_depth else 2) * model.hidden_size
+    divided = layers * (4 * model.hidden_size + 3 * key_value + 5 * model.ffn_hidden_size)
+    first = wire.first_sublayer(stage)
+    reads = [wire.layout.reads(sublayer).count for sublayer in range(first, first + 2 * layers)]
+    logits = 0
+    if stage == 0:
+        whole += model.hidden_size
+    if stage == wire.num_stages - 1:
+        whole += (2 if has_depth else 1) * model.hidden_size
+        reads.append(wire.layout.head_reads().count)
+        logits = padded_vocabulary * (element + 2 * _FP32_BYTES)
+    scalars = 3 * _FP32_BYTES * sum(reads) if has_depth else 0
+    tokens = training.sequence_length * training.micro_batch_size
+    activations = tokens * ((whole * element + scalars) // shards + (divided * element + logits) // tensor)
+    return _Visit(activations, _received(wire, stage) * wire_slice_bytes(config))
+
+
+def _received(wire: WirePlan, stage: int) -> int:
+    return wire.hop_into(stage).slices if stage > 0 else 0
+
+
+def _returning_bytes(config: RunConfig, wire: WirePlan, stage: int) -> int:
+    """Gradients of the history in one backward visit: those that came back, and those that go on."""
+    came_back = _received(wire, stage + 1) if stage + 1 < wire.num_stages else 0
+    return (came_back + _received(wire, stage)) * wire_slice_bytes(config)
+
+
+def _peak(visits: Sequence[_Visit], pipeline: int, rank: int, micro_batches: int) -> _Visit:
+    """The most that is kept at once on a rank whose chunks keep `visits`, under megatron-core's schedules.
+
+    Follows the schedule: warm-up forwards, then a forward and a backward in turn. It repeats after every
+    `pipeline` micro-batches, so a few such groups show the peak of any number.
+    """
+    chunks = len(visits)
+    shown = min(micro_batches, 4 * pipeline)
+    order = [
+        (micro_batch, chunk)
+        for group in range(0, shown, pipeline)
+        for chunk in range(chunks)
+        for micro_batch in range(group, min(group + pipeline, shown))
+    ]
+    warmup = pipeline - rank - 1 if chunks == 1 else 2 * (pipeline - rank - 1) + (chunks - 1) * pipeline
+    kept, peak = _Visit(0, 0), _Visit(0, 0)
+    for position, (_, chunk) in enumerate(order):
+        kept = _Visit(kept.activations + visits[chunk].activations, kept.history + visits[chunk].history)
+        if kept.activations + kept.history > peak.activations + peak.history:
+            peak = kept
+        if position >= warmup:
+            done = visits[chunks - 1 - order[position - warmup][1]]
+            kept = _Visit(kept.activations - done.activations, kept.history - done.history)
+    return peak

@@ -1,0 +1,138 @@
+"""A plan as a page of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnres_train.plan import HopPlan, Plan, StagePlan
+from attnres_train.plan_memory import GIB
+
+_MIB = 2**20
+_RATES_IN_TEXT = 10
+
+
+def plan_text(plan: Plan, title: str) -> str:
+    """Facts, the stages with what each receives, the wire and the memory of the fullest rank."""
+    facts = [
+        ("model", _model(plan)),
+        ("parameters", _parameters(plan)),
+        ("ranks", _ranks(plan)),
+        ("step", _step(plan)),
+        ("run", f"{plan.steps:,} steps, {plan.steps * plan.tokens_per_step:,} tokens"),
+        (
+            "work",
+            f"{plan.flops_per_step:.3g} model FLOPs a step, {plan.flops_per_step * plan.steps:.3g} in all",
+        ),
+        ("first rates", _rates(plan)),
+    ]
+    facts += [("wire", _wire(plan)), ("bubble", _bubble(plan))] if plan.hops else []
+    facts.append(("memory", _memory(plan)))
+    return "\n".join([title, "", *table(facts, indent=2), "", *_stage_table(plan)])
+
+
+def table(rows: Sequence[Sequence[str]], *, indent: int = 0, right: Sequence[int] = ()) -> list[str]:
+    """Lines with aligned columns two spaces apart; the columns in `right` are aligned at their right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            f"{cell:>{w}}" if i in right else f"{cell:<{w}}"
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(" " * indent + "  ".join(cells).rstrip())
+    return lines
+
+
+def _model(plan: Plan) -> str:
+    layout = plan.layout
+    layers = counted(layout.num_sublayers // 2, "layer")
+    if not layout.has_sources:
+        return f"{layers}, standard residual"
+    blocks = (
+        "every sublayer a source" if layout.mode == "full" else f"blocks of {layout.block_size} sublayers"
+    )
+    return f"{layers}, attention over depth, {blocks}; the head reads {layout.head_reads().count} sources"
+
+
+def _parameters(plan: Plan) -> str:
+    held = plan.parameters_per_rank
+    span = f"{held[0]:,}" if min(held) == max(held) else f"{min(held):,} to {max(held):,}"
+    rank = f", {span} on a rank" if plan.grid.pipeline * plan.grid.tensor > 1 else ""
+    vocabulary = f"vocabulary {plan.vocabulary:,} padded to {plan.padded_vocabulary:,}"
+    return f"{plan.parameters_total:,}{rank}; {vocabulary}"
+
+
+def _ranks(plan: Plan) -> str:
+    grid = plan.grid
+    text = f"{grid.world} = tensor {grid.tensor} * pipeline {grid.pipeline} * data {grid.data}"
+    text += f", {grid.virtual} stages a pipeline rank" if grid.virtual > 1 else ""
+    return text + (", activations sharded along the sequence" if grid.sequence else "")
+
+
+def _step(plan: Plan) -> str:
+    product = f"micro-batch {plan.micro_batch_size} * {plan.micro_batches} * data {plan.grid.data}"
+    samples = f"{plan.global_batch_size} samples ({product})"
+    return f"{samples} of {plan.sequence_length:,} tokens = {plan.tokens_per_step:,} tokens"
+
+
+def _rates(plan: Plan) -> str:
+    return " ".join(f"{rate:.3g}" for rate in plan.learning_rates[:_RATES_IN_TEXT])
+
+
+def _wire(plan: Plan) -> str:
+    return (
+        f"{counted(plan.slices_total, 'slice')}, {_mib(plan.bytes_total)} MiB a micro-batch and direction, "
+        f"widest hop {plan.slices_max}; the standard residual sends {plan.slices_standard}"
+    )
+
+
+def _bubble(plan: Plan) -> str:
+    return f"{100 * plan.bubble_fraction:.1f} % of a step, were all stages equal"
+
+
+def _memory(plan: Plan) -> str:
+    memory = plan.memory
+    kinds = ", ".join(
+        f"{kind.replace('_', ' ')} {_gib(size)}" for kind, size in memory.kinds().items() if size
+    )
+    where = f" on pipeline rank {memory.rank}" if plan.grid.pipeline > 1 else ""
+    return f"about {_gib(memory.total)} GiB{where}: {kinds}"
+
+
+def _stage_table(plan: Plan) -> list[str]:
+    rows = [("stage", "rank", "chunk", "layers", "parameters", "receives", "MiB")]
+    hops: list[HopPlan | None] = [None, *plan.hops]
+    for number, (stage, hop) in enumerate(zip(plan.stages, hops, strict=True)):
+        received = ("tokens", "") if hop is None else (_received(hop), _mib(hop.bytes))
+        cells = (str(number), str(stage.rank), str(stage.chunk), _layers(stage), f"{stage.parameters:,}")
+        rows.append((*cells, *received))
+    return table(rows, indent=2, right=(0, 1, 2, 4, 6))
+
+
+def _layers(stage: StagePlan) -> str:
+    last = stage.first_layer + stage.layers - 1
+    numbers = f"{stage.first_layer}" if stage.layers == 1 else f"{stage.first_layer}-{last}"
+    return f"{stage.layers} ({numbers})" if stage.layers else "0"
+
+
+def _received(hop: HopPlan) -> str:
+    sources = hop.sources
+    parts = (
+        [f"source {sources[0]}" if len(sources) == 1 else f"sources {sources[0]}-{sources[-1]}"]
+        if sources
+        else []
+    )
+    return " + ".join(parts + (["partial"] if hop.partial else []))
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 layer`, `2 layers`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.3g}" if size < 1000 * _MIB else f"{size / _MIB:,.0f}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2g}" if size < 10 * GIB else f"{size / GIB:,.0f}"

@@ -1,0 +1,11 @@
+"""Text to token ids and back.
+
+    sentencepiece.py  a sentencepiece model, loaded and checked: `Tokenizer`
+    words.py          encoding word by word with a memory, for models where that gives the same ids
+    training.py       train a sentencepiece model that keeps text as it is
+    config.py         the [tokenizer] section
+
+The models that `training.py` makes restore every text exactly, with one exception that sentencepiece itself
+makes: U+2581, its own sign for a space, comes back as a space. Special pieces (end of document, padding,
+unknown) are control pieces: text that spells them never becomes them.
+"""

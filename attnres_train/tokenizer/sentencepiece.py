@@ -1,0 +1,137 @@
+"""A sentencepiece model, loaded and checked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+
+from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder, can_cut_into_words
+
+
+class Tokenizer:
+    """Text to ids and back with one model.
+
+    `fingerprint` is the SHA-256 of the model file. `eod_id` is the id that ends a document: the model's own
+    end piece, or the control piece named by `eod_piece`; None where there is neither. `pad_id` and `unk_id`
+    are None where the model has none.
+
+    Raises Refused for a file that is no sentencepiece model, saying what it is, and for an `eod_piece` that
+    is not a control piece of the model.
+    """
+
+    def __init__(self, model: bytes, name: str = "tokenizer", eod_piece: str | None = None):
+        self.name = name
+        self.fingerprint = hashlib.sha256(model).hexdigest()
+        self._processor = SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError:
+            raise _not_a_model(name, what_it_is(model)) from None
+        self.vocab_size: int = self._processor.vocab_size()
+        self.eod_id = self._find_eod(eod_piece)
+        self.pad_id = _none_if_absent(self._processor.pad_id())
+        self.unk_id = _none_if_absent(self._processor.unk_id())
+        spec = sentencepiece_model_pb2.ModelProto.FromString(model)
+        self.keeps_text = _keeps_text(spec)
+        by_words = (
+            self.keeps_text
+            and spec.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE
+            and can_cut_into_words([piece.piece for piece in spec.pieces])
+        )
+        self._encode_words = WordEncoder(self._encode_whole) if by_words else None
+
+    @classmethod
+    def load(cls, path: str | Path, eod_piece: str | None = None) -> Tokenizer:
+        """The tokenizer of a model file."""
+        if not Path(path).is_file():
+            what = "is a folder, not a file" if Path(path).is_dir() else "does not exist"
+            remedy = (
+                "give the path of the .model file, or make one with `python -m data_tools.train_tokenizer`"
+            )
+            raise refuse(str(path), what, remedy)
+        return cls(Path(path).read_bytes(), str(path), eod_piece)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`; never a special id of the model's control pieces, whatever the text spells."""
+        if self._encode_words is None or SPACE_PIECE in text:
+            return self._encode_whole(text)
+        return self._encode_words(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`; control pieces give nothing.
+
+        Raises ValueError for ids outside the vocabulary.
+        """
+        ids = list(ids)
+        if any(not 0 <= i < self.vocab_size for i in ids):
+            raise ValueError(
+                f"ids outside [0, {self.vocab_size}): {[i for i in ids if not 0 <= i < self.vocab_size]}"
+            )
+        text: str = self._processor.decode(ids)
+        return text
+
+    def _encode_whole(self, text: str) -> list[int]:
+        ids: list[int] = self._processor.encode(text)
+        return ids
+
+    def _find_eod(self, piece: str | None) -> int | None:
+        if piece is None:
+            return _none_if_absent(self._processor.eos_id())
+        found: int = self._processor.piece_to_id(piece)
+        if not self._processor.is_control(found):
+            known = [name for name in map(self._processor.id_to_piece, self._control_ids())]
+            what = f"{piece!r} is no control piece of this model; its control pieces: {', '.join(known) or 'none'}"
+            raise refuse(
+                self.name, what, "name one of them; other pieces can occur in text and so end nothing"
+            )
+        return found
+
+    def _control_ids(self) -> list[int]:
+        return [i for i in range(self.vocab_size) if self._processor.is_control(i)]
+
+
+def _none_if_absent(piece_id: int) -> int | None:
+    return None if piece_id < 0 else piece_id
+
+
+def _keeps_text(spec: sentencepiece_model_pb2.ModelProto) -> bool:
+    """Whether decoding restores every text but U+2581: nothing is normalised, and bytes stand in for the rest."""
+    normalizer = spec.normalizer_spec
+    changes = (
+        normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
+    )
+    plain = normalizer.escape_whitespaces and not spec.trainer_spec.treat_whitespace_as_suffix
+    return bool(spec.trainer_spec.byte_fallback and plain and not changes)
+
+
+def what_it_is(data: bytes) -> str:
+    """What a file that is no sentencepiece model seems to be, in words."""
+    starts = {
+        b"\x1f\x8b": "a gzip archive",
+        b"PK\x03\x04": "a zip archive",
+        b"\x28\xb5\x2f\xfd": "a zstandard archive",
+        b"\xfd7zXZ": "an xz archive",
+        b"BZh": "a bzip2 archive",
+        b"version https://git-lfs": "a Git LFS pointer, not the file it points to",
+        b"{": "JSON (a Hugging Face tokenizer.json?)",
+        b"[": "JSON",
+        b"<": "HTML or XML (a failed download?)",
+    }
+    if not data.strip():
+        return "empty"
+    for start, what in starts.items():
+        if data.lstrip().startswith(start):
+            return what
+    head = data[:4096]
+    if all(byte >= 32 or byte in b"\t\r\n" for byte in head):
+        return "plain text"
+    return "binary data of another kind, or a model that was cut short"
+
+
+def _not_a_model(name: str, what: str) -> Refused:
+    remedy = "give a sentencepiece .model file; `python -m data_tools.train_tokenizer` makes one"
+    return refuse(name, f"is not a sentencepiece model: it is {what}", remedy)

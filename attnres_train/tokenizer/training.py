@@ -1,0 +1,124 @@
+"""Train a sentencepiece model that keeps text as it is.
+
+Nothing is normalised, spaces stay, and what has no piece of its own is spelt in bytes. A line break is always
+one piece, the byte 0A, and no piece reaches across one.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from sentencepiece import SentencePieceTrainer
+
+from attnres_train.errors import Refused, refuse
+
+MAX_LINE = 4096
+"""Longest stretch of text, in characters, given to the trainer at once; longer lines are cut, not dropped."""
+THREADS = 16
+"""Fixed, because the sums of the unigram trainer, and so the model, depend on the number."""
+UNUSABLE = re.compile("[\n\0\u2585]+")
+"""Where text is cut for the trainer: at line breaks, and at the two characters (NUL and the trainer's own
+U+2585) for which it would drop the whole line. Both are still encoded, in bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What the trainer is asked for; the defaults keep every character that occurs."""
+
+    vocab_size: int
+    model_type: Literal["bpe", "unigram"] = "bpe"
+    character_coverage: float = 1.0
+    split_digits: bool = False
+
+
+def cut_for_training(text: str) -> Iterator[str]:
+    """`text` in stretches of at most MAX_LINE characters, cut at line breaks and then at spaces if it can."""
+    for line in UNUSABLE.split(text):
+        while len(line) > MAX_LINE:
+            # A cut before a space leaves the words whole; a space at 0 would cut nothing off.
+            place = line.rfind(" ", 1, MAX_LINE + 1)
+            place = place if place > 0 else MAX_LINE
+            yield line[:place]
+            line = line[place:]
+        if line:
+            yield line
+
+
+def train_model(texts: Iterable[str], options: TrainingOptions) -> bytes:
+    """The bytes of a model trained on all of `texts`, the same for the same texts and options.
+
+    Ids: 0 unknown, 1 end of document, 2 padding, then 256 bytes, then learned pieces; no start piece.
+
+    Raises Refused where the texts are empty, or too small or too varied for the vocabulary size.
+    """
+    stretches = _Relay(stretch for text in texts for stretch in cut_for_training(text))
+    model = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=stretches,
+            model_writer=model,
+            vocab_size=options.vocab_size,
+            model_type=options.model_type,
+            character_coverage=options.character_coverage,
+            split_digits=options.split_digits,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            allow_whitespace_only_pieces=True,
+            byte_fallback=True,
+            max_sentence_length=4 * MAX_LINE + 1,
+            unk_id=0,
+            eos_id=1,
+            pad_id=2,
+            bos_id=-1,
+            num_threads=THREADS,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if stretches.error is not None:
+            raise stretches.error from None
+        raise _explain(str(error), options, stretches.count) from error
+    return model.getvalue()
+
+
+class _Relay:
+    """Passes on an iterator, and keeps its exception: the trainer would turn that into text."""
+
+    def __init__(self, stretches: Iterator[str]):
+        self._stretches = stretches
+        self.count = 0
+        self.error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        try:
+            stretch = next(self._stretches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.error = error
+            raise
+        self.count += 1
+        return stretch
+
+
+def _explain(message: str, options: TrainingOptions, count: int) -> Refused:
+    """The trainer's message, in words that say what to do."""
+    key = f"vocab size {options.vocab_size}"
+    if count == 0:
+        return refuse("training text", "holds no text", "give documents that are not blank")
+    if found := re.search(r"set it to a value <= (\d+)", message):
+        what = f"the text gives at most {found[1]} pieces"
+        return refuse(key, what, f"ask for at most {found[1]}, or give more text")
+    if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        what = f"the bytes, special pieces and characters of the text alone are {found[1]} pieces"
+        return refuse(
+            key, what, f"ask for more than {found[1]}, or lower the character coverage (say 0.9995)"
+        )
+    return refuse("sentencepiece", f"cannot train: {message}", "mend what the message names")

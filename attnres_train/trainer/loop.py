@@ -1,0 +1,98 @@
+"""The training loop: step, record, evaluate, save, until the last step or a signal."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnres_train.checkpoint.load import choose_checkpoint, load_checkpoint
+from attnres_train.checkpoint.save import save_checkpoint
+from attnres_train.config.run_config import RunConfig
+from attnres_train.data.corpus import ValidationData
+from attnres_train.data.loader import BatchLoader
+from attnres_train.errors import ExitCode
+from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.recorder import Recorder
+from attnres_train.parallel.grid import Grid
+from attnres_train.trainer.build import Parts
+from attnres_train.trainer.evaluation import evaluate
+from attnres_train.trainer.signals import StopRequest
+from attnres_train.progress import TrainState
+from attnres_train.trainer.step import train_step
+
+log = logging.getLogger(CONSOLE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a run is made of."""
+
+    config: RunConfig
+    grid: Grid
+    parts: Parts
+    loader: BatchLoader
+    validation: ValidationData | None
+    fingerprints: dict[str, str]
+    folder: Path
+    flops_per_token: float
+    stop: StopRequest
+
+
+def train(run: Run) -> ExitCode:
+    """Train to the last step, or to the step after a stop signal; either way the last state is saved."""
+    steps = run.config.training.steps
+    last_step = min(run.config.training.stop_after_steps or steps, steps)
+    state = resume(run)
+    if state.step >= last_step:
+        log.info(f"complete: {state.step} of {steps} steps are done, nothing to train")
+        return ExitCode.DONE
+    recorder = Recorder(run.config, run.grid, run.folder, state, run.flops_per_token)
+    stopped = False
+    while state.step < last_step and not stopped:
+        state, report, batches = train_step(run.parts, run.loader, run.config, state, run.stop.received is not None)
+        stopped = report.stop_requested
+        ended = stopped or state.step == last_step
+        recorder.step(state, report, [batch.sample_ids for batch in batches])
+        if run.validation is not None and _due(state, run.config.training.eval_interval_steps, ended and not stopped):
+            started = time.perf_counter()
+            loss = evaluate(run.parts, run.validation, run.config.training.micro_batch_size)
+            recorder.evaluation(state, loss, time.perf_counter() - started)
+        if _due(state, run.config.checkpoint.interval_steps, ended):
+            started = time.perf_counter()
+            folder = save(run, state)
+            recorder.checkpoint(state, folder, time.perf_counter() - started)
+    recorder.close()
+    if stopped:
+        log.info(f"stopped on a signal after step {state.step}; run the same command to go on")
+        return ExitCode.STOPPED_ON_SIGNAL
+    return ExitCode.DONE
+
+
+def resume(run: Run) -> TrainState:
+    """The state that `checkpoint.resume` asks for."""
+    folder = choose_checkpoint(run.config.checkpoint.resume, run.folder)
+    if folder is None:
+        log.info(f"starting at step 0: no checkpoint in {run.folder}")
+        return TrainState()
+    state = load_checkpoint(folder, run.parts.engine, run.grid, run.fingerprints)
+    log.info(f"resuming from {folder} at step {state.step}, sample {state.samples}")
+    return state
+
+
+def save(run: Run, state: TrainState) -> Path:
+    """Publish the checkpoint of `state`."""
+    return save_checkpoint(
+        run.folder,
+        run.parts.engine,
+        run.grid,
+        state,
+        layers_per_stage=run.parts.pipeline.plan.layers_per_stage,
+        fingerprints=run.fingerprints,
+        keep=run.config.checkpoint.keep,
+    )
+
+
+def _due(state: TrainState, interval_steps: int | None, ended: bool) -> bool:
+    return ended or (interval_steps is not None and state.step % interval_steps == 0)

@@ -1,0 +1,49 @@
+# Sourced by the scripts: makes the repository's .venv once and keeps it up to date.
+#
+#   ensure_environment [EXTRAS]     e.g. "test"; afterwards $PYTHON is the interpreter of .venv
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PYTHON="$ROOT/.venv/bin/python"
+
+say() { printf '%s\n' "$*"; }
+refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }
+
+find_python() {
+    local candidate
+    for candidate in "${ATTNRES_PYTHON:-}" python3.11 python3.12 python3.13 python3 python; do
+        if [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 &&
+            "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    local found
+    found=$(python3 --version 2>&1 || echo "no python3")
+    refuse "Python 3.11 or newer is needed, found $found. Install one, or name it: ATTNRES_PYTHON=/path/to/python3.11 $0"
+}
+
+ensure_environment() {
+    local extras=${1:-} stamp wanted python log
+    stamp="$ROOT/.venv/installed-${extras:-base}"
+    wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" | cksum)
+    if [ -x "$PYTHON" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+        return
+    fi
+    python=$(find_python) || exit 2
+    if [ ! -x "$PYTHON" ]; then
+        say "making .venv with $("$python" --version)"
+        "$python" -m venv "$ROOT/.venv" ||
+            refuse "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv"
+    fi
+    say "installing attnres_train${extras:+[$extras]} into .venv (torch is large; minutes the first time)"
+    log="$ROOT/.venv/install.log"
+    if ! (cd "$ROOT" && "$PYTHON" -m pip install --disable-pip-version-check -c constraints.txt \
+        -e ".${extras:+[$extras]}") >"$log" 2>&1; then
+        tail -n 5 "$log" >&2
+        if grep -qiE 'connection|name resolution|retrying|timed out|no matching distribution' "$log"; then
+            refuse "the package registry could not be reached or lacks a package (log: $log); check the network, proxy and 'pip config list'"
+        fi
+        refuse "installing failed (log: $log)"
+    fi
+    printf '%s\n' "$wanted" >"$stamp"
+}

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Train on the ranks of one machine with torchrun.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+usage: launch/torchrun.sh CONFIG.toml [--ranks N] [--dry-run] [--section.key value ...]
+
+Checks the configuration for N ranks (default 1), then starts N ranks of attnres_train.train with torchrun.
+On a machine with GPUs every rank takes one. Everything else is passed on as overrides.
+
+Exit code: 0 done; 2 refused before training; 3 stopped on a signal after saving; 1 anything else.
+TEXT
+}
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+config='' ranks=1 dry_run='' overrides=()
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) usage; exit 0 ;;
+    --ranks) [ $# -ge 2 ] || refuse "--ranks needs a number"; ranks=$2; shift 2 ;;
+    --ranks=*) ranks=${1#*=}; shift ;;
+    --dry-run) dry_run=yes; shift ;;
+    *) if [ -z "$config" ]; then config=$1; else overrides+=("$1"); fi; shift ;;
+    esac
+done
+[ -n "$config" ] || { usage >&2; exit 2; }
+[[ $ranks =~ ^[1-9][0-9]*$ ]] || refuse "--ranks is '$ranks'; give a whole number of at least 1"
+
+command=("$PYTHON" -m torch.distributed.run --standalone --nproc-per-node "$ranks"
+    -m attnres_train.train "$config" ${overrides[@]+"${overrides[@]}"})
+if [ -n "$dry_run" ]; then
+    printf '%q ' "${command[@]}"
+    printf '\n'
+    exit 0
+fi
+ensure_environment
+"$PYTHON" -m attnres_train.cli check "$config" --world "$ranks" ${overrides[@]+"${overrides[@]}"} >/dev/null
+
+# One thread a rank unless told otherwise: ranks that share cores spin at each other's barriers.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+# torchrun turns every code but 0 into 1; the ranks leave theirs here.
+ATTNRES_EXIT_CODE_FILE=$(mktemp)
+export ATTNRES_EXIT_CODE_FILE
+
+"${command[@]}" &
+launcher=$!
+trap 'kill -TERM "$launcher" 2>/dev/null || true' TERM INT USR1
+code=0
+wait "$launcher" || code=$?
+while kill -0 "$launcher" 2>/dev/null; do # a trapped signal ends the first wait early
+    code=0
+    wait "$launcher" || code=$?
+done
+[ "$code" -eq 0 ] || code=$(cat "$ATTNRES_EXIT_CODE_FILE")
+rm -f "$ATTNRES_EXIT_CODE_FILE"
+exit "${code:-1}"

@@ -1,0 +1,104 @@
+"""Every layout trains to the numbers of one process."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, tiny_config
+from tests.distributed.training import Trained, relative_error, train_all
+
+MODES = ("standard", "full", "block")
+STEPS = 10
+
+
+@dataclass(frozen=True)
+class Layout:
+    name: str
+    ranks: int
+    parallel: dict[str, Any]
+    model: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Pipelines alone change no sum's order; a tied matrix adds its two gradients up in another order."""
+        return "tensor" not in self.parallel and self.ranks == self.parallel.get("pipeline") and not self.model.get("tied")
+
+
+LAYOUTS = [
+    Layout("data 2", 2, {}),
+    Layout("tensor 2", 2, {"tensor": 2}),
+    Layout("tensor 2 sequence", 2, {"tensor": 2, "sequence": True}),
+    Layout("pipeline 2", 2, {"pipeline": 2}),
+    Layout("pipeline 2 x virtual 2", 2, {"pipeline": 2, "virtual": 2}),
+    Layout("pipeline 4", 4, {"pipeline": 4}),
+    Layout("tensor 2 x pipeline 2", 4, {"tensor": 2, "pipeline": 2}),
+    Layout("tensor 2 sequence x pipeline 2 x virtual 2", 4, {"tensor": 2, "sequence": True, "pipeline": 2, "virtual": 2}),
+    Layout("data 2 x pipeline 2", 4, {"pipeline": 2}),
+    Layout("7 layers on 2 stages", 2, {"pipeline": 2}, {"layers": 7}),
+    Layout("7 layers on 2 x 2 stages", 2, {"pipeline": 2, "virtual": 2}, {"layers": 7}),
+    Layout("stated split, embedding alone", 2, {"pipeline": 2, "layers_per_stage": (0, 4)}),
+    Layout("stated split, head alone", 2, {"pipeline": 2, "layers_per_stage": (4, 0)}),
+    Layout("tied, pipeline 2", 2, {"pipeline": 2}, {"tied": True}),
+    Layout("tied, tensor 2 sequence", 2, {"tensor": 2, "sequence": True}, {"tied": True}),
+    Layout("tied, pipeline 2 x virtual 2", 2, {"pipeline": 2, "virtual": 2}, {"tied": True}),
+]
+
+
+@functools.cache
+def one_process(layers: int, tied: bool, clip: float | None) -> dict[str, Trained]:
+    configs = [tiny_config(mode, layers=layers, tied=tied, clip=clip) for mode in MODES]
+    return dict(zip(MODES, run_ranks(train_all, 1, configs, STEPS)[0], strict=True))
+
+
+def trained(layout: Layout, clip: float | None) -> dict[str, tuple[Trained, Trained]]:
+    """This layout and one process, by mode."""
+    configs = [tiny_config(mode, clip=clip, **layout.model, **layout.parallel) for mode in MODES]
+    results = run_ranks(train_all, layout.ranks, configs, STEPS)[0]
+    reference = one_process(layout.model.get("layers", 4), layout.model.get("tied", False), clip)
+    return {mode: (result, reference[mode]) for mode, result in zip(MODES, results, strict=True)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_layout_trains_to_the_numbers_of_one_process(layout: Layout) -> None:
+    for mode, (result, reference) in trained(layout, clip=0.5).items():
+        assert min(reference.grad_norms) > 0.5, "clipping must be active"
+        assert result.losses == pytest.approx(reference.losses, rel=1e-5), mode
+        assert result.grad_norms == pytest.approx(reference.grad_norms, rel=1e-5), mode
+        assert result.first_gradients.keys() == reference.first_gradients.keys()
+        for name, gradient in reference.first_gradients.items():
+            assert relative_error(result.first_gradients[name], gradient) < 1e-5, f"{mode}: gradient of {name}"
+        for name, weight in reference.weights.items():
+            assert relative_error(result.weights[name], weight) < 1e-4, f"{mode}: weight {name}"
+
+
+@pytest.mark.parametrize("layout", [x for x in LAYOUTS if x.keeps_bits], ids=lambda layout: layout.name)
+def test_pipelines_keep_every_bit_before_clipping(layout: Layout) -> None:
+    for mode, (result, reference) in trained(layout, clip=None).items():
+        assert result.losses == reference.losses, mode
+        for name, gradient in reference.first_gradients.items():
+            assert result.first_gradients[name].equal(gradient), f"{mode}: gradient of {name}"
+        for name, weight in reference.weights.items():
+            assert result.weights[name].equal(weight), f"{mode}: weight {name} after {STEPS} steps"
+
+
+def test_depth_queries_receive_gradients() -> None:
+    """The comparison above would pass on zeros: the readers must really read."""
+    for mode in ("full", "block"):
+        gradients = one_process(4, False, 0.5)[mode].first_gradients
+        inert = {name for name, gradient in gradients.items() if gradient.norm() == 0}
+        # The first sublayer has one source, whose weight is 1 whatever its query says.
+        assert inert == {"layers.0.attention.depth.query", "layers.0.attention.depth.gain"}
+
+
+def test_bytes_sent_are_the_wire_plans() -> None:
+    configs = [tiny_config(mode, pipeline=2, virtual=2) for mode in MODES]
+    for mode, result in zip(MODES, run_ranks(train_all, 2, configs, 2)[0], strict=True):
+        # 4 stages of 2 sublayers each; blocks of 3 sublayers for `block`.
+        slices = {"standard": 1 + 1 + 1, "full": 3 + 5 + 7, "block": 2 + 3 + 3}[mode]
+        slice_bytes = TOKENS * MICRO_BATCH * 32 * 4
+        assert result.forward_bytes == [slices * slice_bytes * MICRO_BATCHES] * 2

@@ -1,0 +1,110 @@
+"""Train the tiny model on the ranks of a test and return whole tensors, comparable across layouts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.engine.interface import Engine
+from attnres_train.model.parameters import LogicalParameter
+from attnres_train.optim.schedule import learning_rate
+from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
+from attnres_train.parallel.split import balanced_split
+from attnres_train.trainer.build import Parts, build_parts
+from attnres_train.trainer.step import agree
+from tests.distributed.tiny import VOCABULARY, step_batches
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training leaves behind, whole tensors by logical name, on rank 0 (empty elsewhere)."""
+
+    losses: list[float]
+    grad_norms: list[float]
+    first_gradients: dict[str, Tensor]
+    weights: dict[str, Tensor]
+    forward_bytes: list[int]
+
+
+def train_all(configs: Sequence[RunConfig], steps: int) -> list[Trained]:
+    """Train each of `configs`, which share one grid, from the same weights on the same batches."""
+    grid = build_grid(configs[0].parallel, seed=1)
+    return [train_tiny(config, grid, steps) for config in configs]
+
+
+def build_tiny(config: RunConfig, grid: Grid) -> Parts:
+    """The parts of a run, its depth queries moved away from zero so that attention over depth matters."""
+    split = config.parallel.layers_per_stage or balanced_split(config.model.num_layers, config.parallel.num_stages)
+    parts = build_parts(config, grid, split, VOCABULARY)
+    with torch.no_grad():
+        for p in parts.engine.parameters():
+            if p.name.endswith("depth.query"):
+                seed = int.from_bytes(hashlib.sha256(p.name.encode()).digest()[:4], "little")
+                p.parameter.copy_(torch.randn(p.parameter.shape, generator=torch.Generator().manual_seed(seed)) / 10)
+    parts.engine.optimizer.reload_model_params()
+    return parts
+
+
+def train_tiny(config: RunConfig, grid: Grid, steps: int) -> Trained:
+    parts = build_tiny(config, grid)
+    losses, norms, sent, first_gradients = [], [], [], {}
+    for step in range(steps):
+        loss, norm, forward_bytes = step_tiny(parts, config, grid, step)
+        losses.append(loss)
+        norms.append(norm)
+        sent.append(forward_bytes)
+        if step == 0:
+            first_gradients = whole_tensors(parts.engine.parameters(), parts.engine.pre_clip, grid)
+    masters = {name: state.master for name, state in parts.engine.export_state().items()}
+    return Trained(losses, norms, first_gradients, whole_tensors(parts.engine.parameters(), masters, grid), sent)
+
+
+def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[float, float, int]:
+    """One step; remembers the gradients before clipping as `engine.pre_clip`."""
+    engine: Engine = parts.engine
+    engine.zero_grad()
+    totals = parts.pipeline.run(engine.chunks, step_batches(step, grid.data_rank, grid.data))
+    engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
+    rate = learning_rate(config.optimizer, config.schedule, config.training.steps, step + 1)
+    update = engine.step(rate)
+    agreed = agree(grid, totals, parts.pipeline.communicator.take_traffic(), stop_requested=False)
+    return agreed.loss, update.grad_norm, agreed.forward_bytes
+
+
+def whole_tensors(
+    parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid
+) -> dict[str, Tensor]:
+    """Logical tensors from what every rank holds of them, on rank 0; unequal replicas are an error."""
+    shardings = {p.name: p.sharding for p in parameters if p.owned}
+    parts = [(shardings[name], name, tensor) for name, tensor in mine.items()]
+    everybody: list[tuple[int, list]] = [(0, [])] * grid.world_size
+    dist.all_gather_object(everybody, (grid.tensor_rank, parts), group=grid.control)
+    whole: dict[str, Tensor] = {}
+    seen: dict[str, Tensor] = {}
+    for tensor_rank, held in everybody:
+        for sharding, name, tensor in held:
+            target = whole.setdefault(name, torch.full(sharding.shape, float("nan")))
+            written = seen.setdefault(name, torch.zeros(sharding.shape, dtype=torch.bool))
+            for piece in sharding.pieces(tensor_rank, grid.parallel.tensor):
+                index = (slice(None),) * (sharding.axis or 0)
+                source, place = tensor[(*index, piece.local)], (*index, piece.logical)
+                assert not written[place].any() or torch.equal(target[place], source), f"replicas of {name} differ"
+                target[place] = source
+                written[place] = True
+    assert all(mask.all() for mask in seen.values()), "a part of a tensor is on no rank"
+    return whole if grid.rank == 0 else {}
+
+
+def relative_error(value: Tensor, reference: Tensor) -> float:
+    """Norm of the difference over the norm of the reference; absolute where that is zero."""
+    scale = reference.norm()
+    return ((value - reference).norm() / (scale if scale > 0 else 1.0)).item()
+
+
+__all__ = ["Trained", "build_tiny", "relative_error", "step_tiny", "stop_process_group", "train_all", "train_tiny"]

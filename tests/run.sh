@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Makes .venv if needed and runs the tests; arguments go to pytest. Tests marked slow run with tests/slow.sh.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../launch/environment.sh"
+ensure_environment test
+cd "$ROOT"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+exec "$PYTHON" -m pytest -m "not slow" "$@"
