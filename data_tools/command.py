@@ -49,8 +49,8 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         "--bad-records",
         choices=("stop", "skip"),
         default="stop",
-        help="what to do about a record that is not JSON, has no text or is not UTF-8: stop and write nothing "
-        "(default), or skip it and report file, line and reason",
+        help="what to do about a record that is not JSON, has no text or is not UTF-8: stop and write "
+        "nothing (default), or skip it and report file, line and reason",
     )
     parser.add_argument(
         "--max-bad",

@@ -108,7 +108,7 @@ def describe_sources(files: Sequence[Path]) -> tuple[SourceFile, ...]:
 
 
 def same_sources(files: Sequence[Path], sources: Sequence[SourceFile]) -> bool:
-    """Whether `files` hold what `sources` describe: by size and time, else by checksum; names do not matter."""
+    """Whether `files` hold what `sources` describe, whatever their names: by size and time, or checksum."""
     if len(files) != len(sources):
         return False
     return all(_same_source(path, source) for path, source in zip(files, sources, strict=True))

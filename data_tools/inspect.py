@@ -20,9 +20,9 @@ from attnres_train.tokenizer.sentencepiece import Tokenizer
 from data_tools.command import Report, run_tool, tool_parser, whole_number
 
 DESCRIPTION = """\
-Check that PREFIX.bin and PREFIX.idx are whole and belong together, and say what they hold: from the pair itself,
-and from its manifest PREFIX.json where it has one. With --documents the first documents are shown, as text where
-a tokenizer is given. With --verify every byte is read and compared with the manifest's checksums.
+Check that PREFIX.bin and PREFIX.idx are whole and belong together, and say what they hold: from the pair
+itself, and from its manifest PREFIX.json where it has one. With --documents the first documents are shown, as
+text where a tokenizer is given. With --verify every byte is read and compared with the manifest's checksums.
 """
 
 
@@ -52,7 +52,8 @@ def inspect(arguments: argparse.Namespace) -> Report:
         check_pair(manifest, reader)
     tokenizer = Tokenizer.load(arguments.tokenizer) if arguments.tokenizer else None
     if tokenizer and manifest and tokenizer.fingerprint != manifest.tokenizer_fingerprint:
-        what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {manifest.tokenizer_fingerprint}"
+        made_with = manifest.tokenizer_fingerprint
+        what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {made_with}"
         raise refuse(arguments.tokenizer, what, "give the model that the pair was made with")
     report: Report = {
         "prefix": arguments.prefix,

@@ -81,28 +81,24 @@ class WorkerPool(Generic[Item, Result]):
             return
         numbered = enumerate(items)
         done: dict[int, Result] = {}
-        next_out, exhausted = 0, False
-        window = ITEMS_AHEAD * len(self._workers)
-        handed_out = 0
+        next_out = handed_out = 0
         while True:
-            for worker in self._workers:
-                if worker.item is None and not exhausted and handed_out < next_out + window:
-                    entry = next(numbered, None)
-                    exhausted = entry is None
-                    if entry is not None:
-                        worker.item = entry[0]
-                        handed_out += 1
-                        _send(worker, entry[1])
+            idle = [worker for worker in self._workers if worker.item is None]
+            room = max(0, next_out + ITEMS_AHEAD * len(self._workers) - handed_out)
+            for worker, (number, item) in zip(idle[:room], numbered, strict=False):
+                worker.item = number
+                _send(worker, item)
+                handed_out += 1
+            while next_out in done:
+                yield done.pop(next_out)
+                next_out += 1
             busy = [worker for worker in self._workers if worker.item is not None]
-            if not busy:
+            if not busy and room:
                 return
             for worker in _ready(busy):
                 assert worker.item is not None
                 done[worker.item] = _receive(worker)
                 worker.item = None
-            while next_out in done:
-                yield done.pop(next_out)
-                next_out += 1
 
     def _start(self, number: int) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
@@ -125,7 +121,7 @@ def _serve(work: Callable[[Any], Any], pipe: Connection, inherited: list[Connect
     while True:
         try:
             item = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         try:
             result = work(item)
@@ -133,27 +129,30 @@ def _serve(work: Callable[[Any], Any], pipe: Connection, inherited: list[Connect
             result = _Failure(traceback.format_exc())
         try:
             pipe.send(result)
-        except BrokenPipeError:
+        except ConnectionError:
             return
 
 
 def _ready(workers: list[_Worker]) -> list[_Worker]:
-    """Waits until a worker has a result or is dead; a dead one's pipe reads as ended."""
-    pipes = {worker.pipe: worker for worker in workers}
-    return [pipes[pipe] for pipe in wait(list(pipes)) if isinstance(pipe, Connection)]
+    """Those that have a result or are dead, waiting for one; a dead one's pipe reads as ended."""
+    if not workers:
+        return []
+    readable = set(wait([worker.pipe for worker in workers]))
+    return [worker for worker in workers if worker.pipe in readable]
 
 
 def _send(worker: _Worker, item: object) -> None:
     try:
         worker.pipe.send(item)
-    except BrokenPipeError:
+    except ConnectionError:
         raise _death(worker) from None
 
 
 def _receive(worker: _Worker) -> Any:
     try:
         result = worker.pipe.recv()
-    except (EOFError, ConnectionResetError):
+    except (EOFError, OSError):
+        # OSError: it died in the middle of a message.
         raise _death(worker) from None
     if isinstance(result, _Failure):
         raise RuntimeError(f"worker {worker.number} failed:\n{result.traceback}")
@@ -161,11 +160,11 @@ def _receive(worker: _Worker) -> Any:
 
 
 def _death(worker: _Worker) -> Refused:
-    worker.process.join()
+    worker.process.join(timeout=5)
     code = worker.process.exitcode
     key = f"worker {worker.number} (process {worker.process.pid})"
     if code == -signal.SIGKILL:
-        remedy = "most often the machine had too little memory: use fewer --workers, or free memory; then run again"
+        remedy = "most often memory ran out: use fewer --workers or free memory, then run again"
         return refuse(key, "was killed by signal 9 (SIGKILL); nothing was published", remedy)
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
     return refuse(

@@ -36,11 +36,13 @@ from data_tools.pool import WorkerPool, available_cpus
 from data_tools.records import BadRecord, BadRecords, Chunk, parse_chunk, read_chunks
 
 DESCRIPTION = """\
-Turn text into PREFIX.bin and PREFIX.idx (tokens, the format of Megatron) and PREFIX.json (what they were made of).
+Turn text into PREFIX.bin and PREFIX.idx (tokens, the format of Megatron) and PREFIX.json (what they were
+made of).
 
-Documents are stored in the order of the inputs, whatever the number of workers, each followed by the tokenizer's
-end-of-document piece. Documents without text are left out and counted. The three files appear together at the
-end, or not at all. A second run over the same inputs with the same tokenizer and options finds the work done.
+Documents are stored in the order of the inputs, whatever the number of workers, each followed by the
+tokenizer's end-of-document piece. Documents without text are left out and counted. The three files appear
+together at the end, or not at all. A second run over the same inputs with the same tokenizer and options
+finds the work done.
 """
 
 
@@ -70,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class EncodedChunk:
-    """The documents of a chunk as ids, and what was met on the way; `tokens` are int32 one after the other."""
+    """The documents of a chunk as ids, int32 one after the other, and what was met on the way."""
 
     tokens: bytes
     lengths: list[int]
@@ -180,7 +182,10 @@ def _require_eod(tokenizer: Tokenizer) -> int:
 def _made_already(
     prefix: str, inputs: Inputs, tokenizer: Tokenizer, eod_id: int | None, options: dict[str, Any]
 ) -> Manifest | None:
-    """The manifest of a whole pair that was made of the same inputs in the same way; else None."""
+    """The manifest of a whole pair that was made of the same inputs in the same way; None without a pair.
+
+    Raises Refused for a whole pair of other origin, naming the differences.
+    """
     if not idx_path(prefix).exists():
         return None
     try:
@@ -191,11 +196,17 @@ def _made_already(
     except Refused:
         # A damaged pair is not done; whether it may be replaced is for the writer to say.
         return None
-    made_with = (manifest.tokenizer_fingerprint, manifest.eod_id, manifest.options)
-    if made_with != (tokenizer.fingerprint, eod_id, options) or not same_sources(
-        inputs.files, manifest.sources
-    ):
-        return None
+    differences = {
+        "tokenizer": manifest.tokenizer_fingerprint != tokenizer.fingerprint,
+        "end-of-document piece": manifest.eod_id != eod_id,
+        "options": manifest.options != options,
+        "inputs": not same_sources(inputs.files, manifest.sources),
+    }
+    if any(differences.values()):
+        what = (
+            f"exists, made with other {', '.join(name for name, differs in differences.items() if differs)}"
+        )
+        raise refuse(prefix, what, "pass --overwrite to replace it, or name another output")
     return manifest
 
 

@@ -40,7 +40,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Document:
-    """The text of one record, "" for a blank line; `raw` is the record as read, `text_bytes` its UTF-8 size."""
+    """One record as read, its text ("" for a blank line), and the size of the text in UTF-8."""
 
     raw: bytes
     text: str
@@ -88,8 +88,15 @@ def read_chunks(files: Iterable[Path]) -> Iterator[Chunk]:
 
 
 def _decompressed(disk: IO[bytes], path: Path) -> IO[bytes]:
-    openers = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-    return openers[path.suffix](disk) if path.suffix in openers else disk
+    match path.suffix:
+        case ".gz":
+            return gzip.open(disk)  # type: ignore[return-value]
+        case ".xz":
+            return lzma.open(disk)
+        case ".bz2":
+            return bz2.open(disk)
+        case _:
+            return disk
 
 
 def _line_chunks(path: Path, disk: IO[bytes], content: IO[bytes]) -> Iterator[Chunk]:

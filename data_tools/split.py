@@ -20,9 +20,10 @@ from data_tools.records import BadRecord, BadRecords, holds_lines, parse_chunk, 
 DESCRIPTION = """\
 Divide the documents of a .jsonl file into a training and a validation file, line by line as they are.
 
-Where a document goes depends on its text and the seed alone: documents with the same text stay together, and the
-order of the file, or other documents in it, do not matter. So the share of the validation file is F on average.
-Both files appear together, or neither. A second run that would write the same files leaves them as they are.
+Where a document goes depends on its text and the seed alone: documents with the same text stay together, and
+the order of the file, or other documents in it, do not matter. So the share of the validation file is F on
+average. Both files appear together, or neither. A second run that would write the same files leaves them as
+they are.
 """
 
 

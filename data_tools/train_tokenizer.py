@@ -28,13 +28,13 @@ from data_tools.inputs import Inputs, find_inputs
 from data_tools.records import BadRecord, BadRecords, parse_chunk, read_chunks
 
 DESCRIPTION = """\
-Train a sentencepiece model whose text comes back exactly as it went in: nothing is normalised, spaces, tabs and
-line breaks stay, and characters without a piece of their own are spelt in bytes. The one exception is U+2581,
-sentencepiece's own sign for a space, which comes back as a space; the report counts it.
+Train a sentencepiece model whose text comes back exactly as it went in: nothing is normalised, spaces, tabs
+and line breaks stay, and characters without a piece of their own are spelt in bytes. The one exception is
+U+2581, sentencepiece's own sign for a space, which comes back as a space; the report counts it.
 
 Ids 0, 1 and 2 are unknown, end of document and padding. They are control pieces: text that spells them is
-ordinary text. Long lines are cut for training, not dropped, so all of the text counts. The same text and options
-give the same model. The whole text is held in memory, several times its size.
+ordinary text. Long lines are cut for training, not dropped, so all of the text counts. The same text and
+options give the same model. The whole text is held in memory, several times its size.
 """
 
 

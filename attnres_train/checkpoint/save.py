@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from attnres_train import __version__
 from attnres_train.checkpoint.folder import (
     checkpoint_name,
     checkpoints_folder,
@@ -57,14 +58,10 @@ def save_checkpoint(
     _vote(grid, failure, partial)
     if grid.rank == 0:
         manifest = _manifest(partial, engine, grid, state, layers_per_stage, fingerprints, shapes)
-        write_manifest(partial, manifest)
-        if published.exists():
-            # The same step again: a resumed run has trained it anew, or a save was asked for twice.
-            shutil.rmtree(published)
-        partial.rename(published)
-        _flush_folder(checkpoints)
+        failure = _publish(partial, published, manifest)
+    _vote(grid, failure, partial)
+    if grid.rank == 0:
         keep_newest(checkpoints, keep)
-    dist.barrier(group=grid.control)
     return published
 
 
@@ -76,6 +73,21 @@ def _write(partial: Path, engine: Engine, grid: Grid) -> str | None:
     except OSError as error:
         log.exception("writing to %s failed", partial)
         return f"{grid}: {error}"
+    return None
+
+
+def _publish(partial: Path, published: Path, manifest: Manifest) -> str | None:
+    """Make the checkpoint whole and give it its name; returns the failure in words. On rank 0."""
+    try:
+        write_manifest(partial, manifest)
+        if published.exists():
+            # The same step again: an older run folder's, or a resumed run has trained it anew.
+            shutil.rmtree(published)
+        partial.rename(published)
+        _flush_folder(published.parent)
+    except OSError as error:
+        log.exception("publishing %s failed", published)
+        return f"rank 0: {error}"
     return None
 
 
@@ -109,7 +121,7 @@ def _manifest(
             "sequence": int(parallel.sequence),
         },
         layers_per_stage=list(layers_per_stage),
-        versions={"torch": torch.__version__, **{n: version(n) for n in ("attnres-train", "megatron-core")}},
+        versions={"attnres_train": __version__, "torch": torch.__version__, "megatron-core": version("megatron-core")},
         tensors={name: {"shape": list(shape), "dtype": "float32"} for name, shape in sorted(shapes.items())},
         files={str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()},
         fingerprints=dict(fingerprints),

@@ -9,7 +9,7 @@
     loader.py     the batches of a step on one data rank
     config.py     the [data] section
 
-A *position* counts samples from the start of a run. What is drawn at a position depends on nothing else: not on
-micro-batch, accumulation, rank count, or on what was read before. So there is no index to build or cache, and
-resuming is going on at the next position.
+A *position* counts samples from the start of a run. What is drawn at a position depends on nothing else: not
+on micro-batch, accumulation, rank count, or on what was read before. So there is no index to build or cache,
+and resuming is going on at the next position.
 """

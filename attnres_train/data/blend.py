@@ -2,8 +2,8 @@
 
 The weights become whole counts a period. Source s with count c_s wants its j-th draw at the time
 (2j + 1) / (2 c_s) of the period; all wishes sorted give the table of one period, which repeats for ever.
-Weights that are exact in decimals, such as 0.999 and 0.001, have an exact period; others are rounded to counts
-in a period of MAX_PERIOD, an error of at most one draw a period.
+Weights that are exact in decimals, such as 0.999 and 0.001, have an exact period; others are rounded to
+counts in a period of MAX_PERIOD, an error of at most one draw a period.
 
 At every moment a source with share w of k sources is within 1/2 + w k / 2 draws of its due.
 """

@@ -124,7 +124,8 @@ def _open_all(
     weights: Mapping[str, float], sequence_length: int, vocabulary_size: int, fingerprint: str | None
 ) -> dict[int, Corpus]:
     """The corpora of weight above 0, by their number in `weights`; all problems are refused at once."""
-    corpora, problems = {}, []
+    corpora: dict[int, Corpus] = {}
+    problems: list[Problem] = []
     for number, (prefix, weight) in enumerate(weights.items()):
         if weight == 0:
             continue

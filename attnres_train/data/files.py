@@ -92,11 +92,8 @@ class Publication:
     def _refuse_existing(self) -> None:
         found = [str(path) for path in self.paths if path.exists()]
         if found:
-            raise refuse(
-                found[0],
-                f"{', '.join(found)} exist{'s' if len(found) == 1 else ''} already",
-                "pass --overwrite to replace, or name another output",
-            )
+            remedy = "pass --overwrite to replace what is there, or name another output"
+            raise refuse(", ".join(found), "already there, with other content or of unknown origin", remedy)
 
 
 def partial_path(path: Path) -> Path:

@@ -40,7 +40,7 @@ OFFSET_TYPE = np.dtype("<i8")
 BLOCK = 1 << 20
 """Entries handled at once, so that a check or a write of a long index needs little memory."""
 
-TOKEN_TYPES = {
+TOKEN_TYPES: dict[int, np.dtype[np.integer]] = {
     1: np.dtype("u1"),
     2: np.dtype("i1"),
     3: np.dtype("<i2"),

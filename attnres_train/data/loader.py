@@ -65,9 +65,9 @@ class BatchLoader:
 
     def step(self, consumed_samples: int) -> list[Batch]:
         """The micro-batches of the step that begins when `consumed_samples` were consumed by all ranks."""
-        grid = np.arange(self.num_micro_batches * self.data_ranks * self.micro_batch_size, dtype=np.int64)
-        grid = grid.reshape(self.num_micro_batches, self.data_ranks, self.micro_batch_size)
-        samples = self.data.samples(consumed_samples + grid[:, self.data_rank].reshape(-1))
+        shape = (self.num_micro_batches, self.data_ranks, self.micro_batch_size)
+        positions = consumed_samples + np.arange(np.prod(shape)).reshape(shape)
+        samples = self.data.samples(positions[:, self.data_rank].reshape(-1))
         size = self.micro_batch_size
         return [collate(samples[start : start + size]) for start in range(0, len(samples), size)]
 

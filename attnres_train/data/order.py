@@ -11,30 +11,34 @@ All arithmetic is on 64-bit integers, so the order is the same on every platform
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 ROUNDS = 6
-MASK_64 = (1 << 64) - 1
 GOLDEN_64 = 0x9E3779B97F4A7C15
 """2^64 divided by the golden ratio; its multiples are spread evenly."""
+MASK_64 = (1 << 64) - 1
 
 Words = npt.NDArray[np.uint64]
-IntOrWords = TypeVar("IntOrWords", int, Words)
 
 
-def mix(word: IntOrWords) -> IntOrWords:
-    """A bijective hash of 64-bit words (the finalizer of SplitMix64), for one int or an array."""
-    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & MASK_64
-    word = (word ^ (word >> 27)) * 0x94D049BB133111EB & MASK_64
-    return word ^ (word >> 31)
+def mix(words: Words) -> Words:
+    """A bijective hash of 64-bit words, the finalizer of SplitMix64; arrays wrap around silently."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def derive_keys(key: int, numbers: Words) -> Words:
+    """The 64-bit keys that belong to `numbers` under `key`."""
+    base = mix(np.array([(key + GOLDEN_64) & MASK_64], dtype=np.uint64))
+    return mix(base + (numbers + np.uint64(1)) * np.uint64(GOLDEN_64))
 
 
 def derive_key(key: int, number: int) -> int:
-    """The 64-bit key that belongs to `number` under `key`; both may be any integer from 0 on."""
-    return mix(mix((key + GOLDEN_64) & MASK_64) + (number + 1) * GOLDEN_64 & MASK_64)
+    """The 64-bit key that belongs to `number` under `key`; both count from 0."""
+    return int(derive_keys(key, np.array([number], dtype=np.uint64))[0])
 
 
 def permute(indices: npt.NDArray[np.integer], size: int, key: int) -> npt.NDArray[np.int64]:
@@ -42,9 +46,9 @@ def permute(indices: npt.NDArray[np.integer], size: int, key: int) -> npt.NDArra
 
     Raises ValueError for indices outside [0, size).
     """
-    words = np.asarray(indices).astype(np.uint64)
+    words = indices.astype(np.uint64)
     if words.size and int(words.max()) >= size:
-        raise ValueError(f"index {int(words.max())} of a permutation of {size}")
+        raise ValueError(f"indices reach outside a permutation of {size}")
     bits = max(1, (size - 1).bit_length())
     words = _feistel(words, bits, key)
     outside = np.flatnonzero(words >= size)
@@ -55,13 +59,16 @@ def permute(indices: npt.NDArray[np.integer], size: int, key: int) -> npt.NDArra
 
 
 def _feistel(words: Words, bits: int, key: int) -> Words:
-    right_bits = (bits + 1) // 2
-    right_mask, left_mask = (1 << right_bits) - 1, (1 << (bits - right_bits)) - 1
+    """A permutation of [0, 2^bits)."""
+    right_bits = np.uint64((bits + 1) // 2)
+    right_mask = np.uint64((1 << (bits + 1) // 2) - 1)
+    left_mask = np.uint64((1 << bits // 2) - 1)
+    keys = derive_keys(key, np.arange(2 * ROUNDS, dtype=np.uint64))
     right, left = words & right_mask, words >> right_bits
-    for turn in range(0, 2 * ROUNDS, 2):
-        left = left ^ (mix(right + np.uint64(derive_key(key, turn))) & left_mask)
-        right = right ^ (mix(left + np.uint64(derive_key(key, turn + 1))) & right_mask)
-    return left << right_bits | right
+    for left_key, right_key in keys.reshape(ROUNDS, 2):
+        left = left ^ (mix(right + left_key) & left_mask)
+        right = right ^ (mix(left + right_key) & right_mask)
+    return (left << right_bits) | right
 
 
 @dataclass(frozen=True)

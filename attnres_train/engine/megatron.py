@@ -57,6 +57,7 @@ class MegatronEngine:
         )
         (self._sharded,) = self.optimizer.chained_optimizers
         assert isinstance(self._sharded, DistributedOptimizer)
+        self._mains = _main_parameters(self._sharded)
 
     def parameters(self) -> Sequence[LogicalParameter]:
         return self._logical
@@ -120,28 +121,25 @@ class MegatronEngine:
 
     def _shard(self, parameter: nn.Parameter) -> dict[str, Tensor] | None:
         """The rank's slices of master and moments, flat; moments are zero before the first update."""
-        if self._owned_range(parameter) is None:
+        main = self._mains.get(parameter)
+        if main is None:
             return None
-        tensors = dict(self._sharded._get_main_param_and_optimizer_states(parameter))
-        for key in ("exp_avg", "exp_avg_sq"):
-            tensors.setdefault(key, torch.zeros_like(tensors["param"]))
-        return tensors
+        slot = self._sharded.optimizer.state[main]
+        moments = {key: slot.get(key, torch.zeros_like(main)) for key in ("exp_avg", "exp_avg_sq")}
+        return {"param": main, **moments}
 
     def _set_shard(self, parameter: nn.Parameter, state: OptimizerState, updates: int) -> None:
-        owned = self._owned_range(parameter)
-        if owned is None:
+        owned, main = self._owned_range(parameter), self._mains.get(parameter)
+        if owned is None or main is None:
             return
-        group, order = self._sharded.model_param_group_index_map[parameter]
-        param_group = self._sharded.optimizer.param_groups[group]
-        main = param_group["params"][order]
         main.copy_(state.master.view(-1)[owned])
         slot = self._sharded.optimizer.state[main]
         slot["exp_avg"] = state.first_moment.view(-1)[owned].to(main.device).clone()
         slot["exp_avg_sq"] = state.second_moment.view(-1)[owned].to(main.device).clone()
-        if "step" in param_group:  # the fused AdamW of TransformerEngine and Apex counts per group
-            param_group["step"] = updates
-        else:
-            slot["step"] = torch.tensor(float(updates))
+        slot["step"] = torch.tensor(float(updates))
+        for group in self._sharded.optimizer.param_groups:
+            if "step" in group:  # the fused AdamW of TransformerEngine and Apex counts per group
+                group["step"] = updates
 
     def _gather(self, parameter: nn.Parameter, flat: Tensor | None) -> Tensor:
         """The whole fp32 tensor from the flat ranges of the data-parallel ranks.
@@ -155,6 +153,19 @@ class MegatronEngine:
         if self.grid.data > 1:
             dist.all_reduce(whole, group=self.grid.groups.dp)
         return whole.view(parameter.shape)
+
+
+def _main_parameters(optimizer: DistributedOptimizer) -> dict[nn.Parameter, Tensor]:
+    """Model parameter -> the fp32 shard of it that this rank updates, where it has one.
+
+    Not through `_get_main_param_and_optimizer_states`: in megatron-core 0.16.1 that looks a shard up by its
+    place among the model's parameters, but a group that mixes fp32 and bf16 lists its fp32 shards first.
+    """
+    pairs = [
+        *zip(optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups, strict=True),
+        *zip(optimizer.model_fp32_groups, optimizer.shard_fp32_groups, strict=True),
+    ]
+    return {model: main for models, mains in pairs for model, main in zip(models, mains, strict=True)}
 
 
 def _vectors() -> ParamKey:

@@ -16,6 +16,7 @@ class ModelConfig:
     ffn_hidden_size: int = Field(ge=1)
     """Inner width of the SwiGLU MLP."""
     num_attention_heads: int = Field(ge=1)
+    """Query heads, each `hidden_size / num_attention_heads` wide."""
     num_query_groups: int | None = Field(default=None, ge=1)
     """Key/value heads (grouped-query attention); None means one for every attention head."""
     tie_embeddings: bool = False
@@ -25,6 +26,7 @@ class ModelConfig:
     norm_eps: float = Field(default=1e-5, ge=0)
     """Added to the mean square in every RMSNorm, those of the depth keys included."""
     rope_base: int = Field(default=10_000, ge=1)
+    """Base of the wavelengths of the rotary position embedding."""
     init_std: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights; projections back into the residual use it over sqrt(2 num_layers)."""
     pad_vocabulary_to: int = Field(default=128, ge=1)

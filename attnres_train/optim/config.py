@@ -16,8 +16,11 @@ class OptimizerConfig:
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled decay of matrices; vectors (norm gains, depth queries, biases) never decay."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the mean of gradients."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
+    """AdamW's decay of the mean of squared gradients."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second mean in AdamW's quotient."""
     clip_grad_norm: float | None = Field(default=1.0, gt=0)
     """Clip the global gradient norm to this; None turns clipping off."""
 

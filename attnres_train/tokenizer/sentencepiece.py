@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
+from sentencepiece import SentencePieceProcessor
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # type: ignore[attr-defined]
 
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder, can_cut_into_words
@@ -35,11 +36,11 @@ class Tokenizer:
         self.eod_id = self._find_eod(eod_piece)
         self.pad_id = _none_if_absent(self._processor.pad_id())
         self.unk_id = _none_if_absent(self._processor.unk_id())
-        spec = sentencepiece_model_pb2.ModelProto.FromString(model)
+        spec = ModelProto.FromString(model)
         self.keeps_text = _keeps_text(spec)
         by_words = (
             self.keeps_text
-            and spec.trainer_spec.model_type == sentencepiece_model_pb2.TrainerSpec.BPE
+            and spec.trainer_spec.model_type == TrainerSpec.BPE
             and can_cut_into_words([piece.piece for piece in spec.pieces])
         )
         self._encode_words = WordEncoder(self._encode_whole) if by_words else None
@@ -83,8 +84,8 @@ class Tokenizer:
             return _none_if_absent(self._processor.eos_id())
         found: int = self._processor.piece_to_id(piece)
         if not self._processor.is_control(found):
-            known = [name for name in map(self._processor.id_to_piece, self._control_ids())]
-            what = f"{piece!r} is no control piece of this model; its control pieces: {', '.join(known) or 'none'}"
+            known = ", ".join(map(self._processor.id_to_piece, self._control_ids())) or "none"
+            what = f"{piece!r} is no control piece of this model; its control pieces: {known}"
             raise refuse(
                 self.name, what, "name one of them; other pieces can occur in text and so end nothing"
             )
@@ -98,8 +99,8 @@ def _none_if_absent(piece_id: int) -> int | None:
     return None if piece_id < 0 else piece_id
 
 
-def _keeps_text(spec: sentencepiece_model_pb2.ModelProto) -> bool:
-    """Whether decoding restores every text but U+2581: nothing is normalised, and bytes stand in for the rest."""
+def _keeps_text(spec: ModelProto) -> bool:
+    """Whether decoding restores every text but U+2581: nothing normalised, bytes for what has no piece."""
     normalizer = spec.normalizer_spec
     changes = (
         normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces

@@ -1,0 +1,146 @@
+"""A run that is saved and continued elsewhere goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
+from attnres_train.checkpoint.load import load_checkpoint
+from attnres_train.checkpoint.save import save_checkpoint
+from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import Refused
+from attnres_train.parallel.grid import build_grid
+from attnres_train.progress import TrainState
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import tiny_config
+from tests.distributed.training import build_tiny, step_tiny, whole_tensors
+
+FINGERPRINTS = {"tokenizer": "a" * 64}
+
+
+def run_steps(
+    config: RunConfig, first: int, last: int, folder: Path, save: bool
+) -> tuple[list[float], list[float], dict[str, dict[str, torch.Tensor]]]:
+    """Steps `first` to `last` (counted from 0), continued from the checkpoint of step `first` unless it is 0."""
+    grid = build_grid(config.parallel, seed=1)
+    parts = build_tiny(config, grid)
+    if first:
+        state = load_checkpoint(
+            checkpoints_folder(folder) / checkpoint_name(first), parts.engine, grid, FINGERPRINTS
+        )
+        assert state == TrainState(step=first, samples=8 * first, tokens=first, skipped_steps=1)
+        assert parts.engine.updates == first
+    losses, norms = [], []
+    for step in range(first, last):
+        loss, norm, _ = step_tiny(parts, config, grid, step)
+        losses.append(loss)
+        norms.append(norm)
+    if save:
+        save_checkpoint(
+            folder,
+            parts.engine,
+            grid,
+            TrainState(step=last, samples=8 * last, tokens=last, skipped_steps=1),
+            layers_per_stage=parts.pipeline.plan.layers_per_stage,
+            fingerprints=FINGERPRINTS,
+            keep=2,
+        )
+    states = parts.engine.export_state()
+    kinds = ("master", "first_moment", "second_moment")
+    tensors = {
+        kind: whole_tensors(parts.engine.parameters(), {n: getattr(s, kind) for n, s in states.items()}, grid)
+        for kind in kinds
+    }
+    return losses, norms, tensors
+
+
+def first_rank(ranks: int, config: RunConfig, first: int, last: int, folder: Path, save: bool = False) -> Any:
+    return run_ranks(run_steps, ranks, config, first, last, folder, save)[0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "parallel"),
+    [(1, {}), (2, {}), (2, {"pipeline": 2, "virtual": 2, "tied": True}), (2, {"tensor": 2, "precision": "bf16"})],
+    ids=["one process", "data 2", "pipeline 2 x virtual 2, tied", "tensor 2, bf16"],
+)
+def test_twenty_steps_equal_ten_and_a_new_process_and_ten(
+    ranks: int, parallel: dict[str, Any], tmp_path: Path
+) -> None:
+    config = tiny_config("block", **parallel)
+    losses, norms, tensors = first_rank(ranks, config, 0, 20, tmp_path)
+    first_losses, first_norms, _ = first_rank(ranks, config, 0, 10, tmp_path, save=True)
+    later_losses, later_norms, later_tensors = first_rank(ranks, config, 10, 20, tmp_path)
+    assert first_losses + later_losses == losses
+    assert first_norms + later_norms == norms
+    for kind, by_name in tensors.items():
+        for name, tensor in by_name.items():
+            assert later_tensors[kind][name].equal(tensor), f"{kind} of {name}"
+
+
+@functools.cache
+def unbroken(mode: str) -> list[float]:
+    return first_rank(1, tiny_config(mode), 0, 15, Path("unused"))[0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "parallel"),
+    [
+        (1, {}),
+        (2, {}),
+        (4, {"pipeline": 4}),
+        (2, {"tensor": 2, "sequence": True}),
+        (2, {"pipeline": 2, "virtual": 2}),
+    ],
+    ids=["one process", "data 2", "pipeline 4", "tensor 2 sequence", "pipeline 2 x virtual 2"],
+)
+def test_tensor_2_pipeline_2_is_continued_by(ranks: int, parallel: dict[str, Any], tmp_path: Path) -> None:
+    for mode in ("standard", "full", "block"):
+        folder = tmp_path / mode
+        saved = first_rank(4, tiny_config(mode, tensor=2, pipeline=2), 0, 10, folder, save=True)
+        later = first_rank(ranks, tiny_config(mode, **parallel), 10, 15, folder)
+        assert [*saved[0], *later[0]] == pytest.approx(unbroken(mode), rel=1e-5), mode
+
+
+def test_another_model_is_refused_with_every_difference(tmp_path: Path) -> None:
+    first_rank(1, tiny_config("block"), 0, 1, tmp_path, save=True)
+
+    def load_wider() -> list[str]:
+        config = tiny_config("standard", layers=5)
+        grid = build_grid(config.parallel, seed=1)
+        folder = checkpoints_folder(tmp_path) / checkpoint_name(1)
+        with pytest.raises(Refused) as refusal:
+            load_checkpoint(folder, build_tiny(config, grid).engine, grid, {"tokenizer": "b" * 64})
+        return [str(problem) for problem in refusal.value.problems]
+
+    told = "\n".join(run_ranks(load_wider, 1)[0])
+    assert "layers.0.attention.depth.query: the checkpoint has it with shape (32,), the model lacks it" in told
+    assert "layers.4.mlp.norm.weight: the model has it with shape (32,), the checkpoint lacks it" in told
+    assert "tokenizer: was trained with tokenizer aaaaaaaaaaaa, this run has bbbbbbbbbbbb" in told
+
+
+def test_a_rank_that_cannot_write_stops_all_and_publishes_nothing(tmp_path: Path) -> None:
+    def save_with_a_failing_rank() -> str:
+        config = tiny_config("block", pipeline=2)
+        grid = build_grid(config.parallel, seed=1)
+        parts = build_tiny(config, grid)
+        if grid.rank == 1:
+            import attnres_train.checkpoint.save as module
+
+            def fail(*_: Any) -> None:
+                raise OSError(28, "No space left on device")
+
+            module.save_random_state = fail
+        with pytest.raises(RuntimeError) as failure:
+            save_checkpoint(
+                tmp_path, parts.engine, grid, TrainState(), layers_per_stage=(2, 2), fingerprints={}, keep=2
+            )
+        return str(failure.value)
+
+    for told in run_ranks(save_with_a_failing_rank, 2):
+        assert "rank 1" in told and "No space left on device" in told
+    assert not any(path.name.startswith("step-") for path in checkpoints_folder(tmp_path).iterdir())
