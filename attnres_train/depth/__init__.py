@@ -1,10 +1,10 @@
 """Attention over depth on one device; nothing here knows of other ranks.
 
-    layout.py     which sources each sublayer and the head read (pure)
-    history.py    the value that flows through the layers: complete sources and the running partial
-    aggregate.py  the operator: softmax over sources, one contract, several backends
-    residual.py   the residual modes behind one small interface
-    config.py     the [residual] section
+    layout.py       which sources each sublayer and the head read (pure)
+    history.py      the value that flows through the layers: complete sources and the running partial
+    aggregation.py  the operator: softmax over sources, one contract, several backends
+    residual.py     the residual modes behind one small interface
+    config.py       the [residual] section
 
 `aggregate` is imported on first use: the layout is plain arithmetic, and `attnres check` and `attnres plan`
 need it in a fraction of the time that importing torch takes.
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from attnres_train.depth.layout import DepthLayout
 
 if TYPE_CHECKING:
-    from attnres_train.depth.aggregate import aggregate
+    from attnres_train.depth.aggregation import aggregate
 
 __all__ = ["DepthLayout", "aggregate"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "aggregate":
-        from attnres_train.depth.aggregate import aggregate
+        from attnres_train.depth.aggregation import aggregate
 
         return aggregate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from attnres_train.depth.aggregate import Backend, aggregate
+from attnres_train.depth.aggregation import Backend, aggregate
 from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 

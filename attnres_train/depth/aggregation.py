@@ -67,7 +67,10 @@ def _reference(sources: Sequence[Tensor], query: Tensor, gain: Tensor, eps: floa
     compute = _compute_dtype(sources[0])
     values = [source.to(compute) for source in sources]
     direction_D = query.to(compute) * gain.to(compute)
-    scores = [(value @ direction_D) * torch.rsqrt(value.square().mean(-1) + eps) for value in values]
+    # Root of the mean square plus eps, by hypot: the derivative of rsqrt holds rms^-3, which underflows in fp32.
+    root_width, root_eps = direction_D.numel() ** 0.5, direction_D.new_tensor(eps).sqrt()
+    rms = [torch.hypot(torch.linalg.vector_norm(value, dim=-1) / root_width, root_eps) for value in values]
+    scores = [(value @ direction_D) / value_rms for value, value_rms in zip(values, rms, strict=True)]
     weights = torch.stack(scores).softmax(0)
     mixed = weights[0].unsqueeze(-1) * values[0]
     for weight, value in zip(weights[1:], values[1:], strict=True):
