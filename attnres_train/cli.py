@@ -149,7 +149,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_configuration_command(commands: argparse._SubParsersAction, name: str, purpose: str) -> None:
+def _add_configuration_command(
+    commands: argparse._SubParsersAction[_Parser], name: str, purpose: str
+) -> None:
     command = commands.add_parser(
         name,
         help=purpose,

@@ -156,8 +156,9 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
 
     and three fp32 scalars a source that a reader reads. Sequence parallelism divides what has no t by t, too.
 
-    Supposes that a norm saves its input alone. torch's norm on CPU saves more, under bf16 in fp32: there, on 6
-    layers of width 128 with block attention over depth, this is 0.95 (fp32) and 0.85 (bf16) of what autograd kept.
+    Supposes that a norm saves its input alone. torch's norm on CPU saves more, under bf16 in fp32: there, on
+    6 layers of width 128 with block attention over depth, this is 0.95 (fp32) and 0.85 (bf16) of what autograd
+    kept.
     """
     model, parallel, training = config.model, config.parallel, config.training
     element, layers = element_bytes(config), wire.layers_per_stage[stage]

@@ -26,7 +26,7 @@ def plan_text(plan: Plan, title: str) -> str:
         ("first rates", _rates(plan)),
     ]
     facts += [("wire", _wire(plan)), ("bubble", _bubble(plan))] if plan.hops else []
-    facts.append(("memory", _memory(plan)))
+    facts += [("memory", _memory(plan)), ("", _memory_kinds(plan))]
     return "\n".join([title, "", *table(facts, indent=2), "", *_stage_table(plan)])
 
 
@@ -65,8 +65,8 @@ def _parameters(plan: Plan) -> str:
 def _ranks(plan: Plan) -> str:
     grid = plan.grid
     text = f"{grid.world} = tensor {grid.tensor} * pipeline {grid.pipeline} * data {grid.data}"
-    text += f", {grid.virtual} stages a pipeline rank" if grid.virtual > 1 else ""
-    return text + (", activations sharded along the sequence" if grid.sequence else "")
+    text += f", {grid.virtual} stages each" if grid.virtual > 1 else ""
+    return text + (", sequence-parallel" if grid.sequence else "")
 
 
 def _step(plan: Plan) -> str:
@@ -91,12 +91,13 @@ def _bubble(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    memory = plan.memory
-    kinds = ", ".join(
-        f"{kind.replace('_', ' ')} {_gib(size)}" for kind, size in memory.kinds().items() if size
-    )
-    where = f" on pipeline rank {memory.rank}" if plan.grid.pipeline > 1 else ""
-    return f"about {_gib(memory.total)} GiB{where}: {kinds}"
+    where = f" on pipeline rank {plan.memory.rank}, the fullest" if plan.grid.pipeline > 1 else ""
+    return f"about {_gib(plan.memory.total)} GiB{where}"
+
+
+def _memory_kinds(plan: Plan) -> str:
+    kinds = plan.memory.kinds().items()
+    return ", ".join(f"{kind.replace('_', ' ')} {_gib(size)}" for kind, size in kinds if size)
 
 
 def _stage_table(plan: Plan) -> list[str]:

@@ -20,7 +20,7 @@ from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.console import CONSOLE, log_file, start_logging
 from attnres_train.parallel.grid import Grid, build_grid, start_process_group, stop_process_group
-from attnres_train.tokenizer import Tokenizer
+from attnres_train.tokenizer.sentencepiece import Tokenizer
 from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.signals import StopRequest

@@ -23,7 +23,11 @@ DESCRIPTION = """\
 Check that PREFIX.bin and PREFIX.idx are whole and belong together, and say what they hold: from the pair
 itself, and from its manifest PREFIX.json where it has one. With --documents the first documents are shown, as
 text where a tokenizer is given. With --verify every byte is read and compared with the manifest's checksums.
+With --entropy every token is read for the unigram entropy: the loss of the best model without context, and so
+the first bar for a trained one.
 """
+
+ENTROPY_PART_TOKENS = 1 << 20
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--verify", action="store_true", help="compare the files with the manifest's checksums"
     )
+    parser.add_argument("--entropy", action="store_true", help="give the unigram entropy in nats a token")
     return parser
 
 
@@ -64,12 +69,26 @@ def inspect(arguments: argparse.Namespace) -> Report:
     report["manifest"] = "none" if manifest is None else "present"
     if manifest is not None:
         report |= _manifest_facts(manifest)
+    if arguments.entropy:
+        report["unigram_entropy_nats"] = unigram_entropy_nats(reader)
     if arguments.verify:
         report["checksums"] = _verify(arguments.prefix, manifest)
     if arguments.documents:
         shown = range(min(arguments.documents, reader.num_documents))
         report["first_documents"] = [_show(reader, tokenizer, index) for index in shown]
     return report
+
+
+def unigram_entropy_nats(reader: IndexedReader) -> float:
+    """Entropy of the pair's token frequencies, -sum p ln p. Reads in parts, so memory stays small."""
+    counts = np.zeros(1, dtype=np.int64)
+    for start in range(0, reader.num_tokens, ENTROPY_PART_TOKENS):
+        part = reader.window(start, min(ENTROPY_PART_TOKENS, reader.num_tokens - start))
+        part_counts = np.bincount(part, minlength=len(counts))
+        part_counts[: len(counts)] += counts
+        counts = part_counts
+    shares = counts[counts > 0] / reader.num_tokens
+    return float(-(shares * np.log(shares)).sum())
 
 
 def _length_facts(reader: IndexedReader) -> dict[str, Any]:

@@ -131,13 +131,14 @@ def _decode(data: bytes) -> str:
 
 
 def _line_text(line: bytes, text_key: str) -> str:
-    content = _decode(line)
+    content = _decode(line).rstrip("\r\n")
     if not content.strip():
         return ""
     try:
         record: Any = json.loads(content)
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+        what = error.msg.removesuffix(" at")
+        raise ValueError(f"not JSON: {what} at column {error.colno}") from None
     except RecursionError:
         raise ValueError("not usable JSON: nested too deeply") from None
     if not isinstance(record, dict):

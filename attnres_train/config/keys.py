@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -43,7 +44,7 @@ def all_keys() -> dict[str, Key]:
     return {key.dotted: key for key in _keys_of(RunConfig, "")}
 
 
-def section_names(keys: dict[str, Key]) -> list[str]:
+def section_names(keys: Mapping[str, Key]) -> list[str]:
     """Dotted names of the sections, in order."""
     return list(dict.fromkeys(key.section for key in keys.values()))
 

@@ -146,7 +146,8 @@ def _origin(
 
 
 def _fault_problem(fault: Fault, path: str | Path, keys: Mapping[str, Key]) -> Problem:
-    remedy = f"write {keys[fault.key].takes}" if fault.hides_value and fault.key in keys else fault.remedy
+    key = keys.get(fault.key or "")
+    remedy = f"write {key.takes}" if key and fault.hides_value else fault.remedy
     where = f"{path}:{fault.line}"
     return Problem(fault.key or where, f"{fault.message} ({where})", remedy)
 

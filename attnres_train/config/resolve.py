@@ -54,7 +54,7 @@ def run_folder(config: RunConfig, config_path: str | Path) -> Path:
 
 
 def _size_of_model(path: str, stated: int | None) -> int:
-    from attnres_train.tokenizer import Tokenizer
+    from attnres_train.tokenizer.sentencepiece import Tokenizer
 
     size: int = Tokenizer.load(Path(path)).vocab_size
     if stated is not None and stated != size:

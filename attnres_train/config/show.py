@@ -11,7 +11,7 @@ from attnres_train.config.keys import NONE_TEXT, Key, all_keys, section_names
 from attnres_train.config.run_config import RunConfig
 
 _REFERENCE_HEAD = f"""\
-# Every key of the configuration with its default. Written by attnres_train.config.show; do not edit.
+# Every key of the configuration with its default. Made by `python -m attnres_train.config.show`.
 #
 # A run states what differs, like configs/quickstart.toml; any key can also be given on the command line:
 #     --section.key value
@@ -115,3 +115,7 @@ def _comment(text: str) -> list[str]:
 def _one_line(text: str) -> str:
     """`text` fit for a comment: a file's name may hold what a comment must not."""
     return text if text.isprintable() else json.dumps(text)
+
+
+if __name__ == "__main__":
+    print(reference_toml(), end="")

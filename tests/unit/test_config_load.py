@@ -26,11 +26,15 @@ def test_every_value_has_its_origin(tmp_path: Path) -> None:
     assert loaded.origins["training.seed"] == "default"
 
 
-def test_misspelt_and_misplaced_settings_are_all_refused_at_once_with_line_and_nearest_name(tmp_path: Path) -> None:
-    """A misspelt key, `lr` at the wrong level, hidden size "64k", a key twice, an unknown flag, a deepspeed key."""
+def test_misspelt_and_misplaced_settings_are_all_refused_at_once_with_nearest_names(
+    tmp_path: Path,
+) -> None:
+    """A misspelt key, `lr` at the wrong level, size "64k", a key twice, an unknown flag, a deepspeed key."""
     text = edited("hidden_size = 64\n", 'hidden_size = "64k"\n')
     text = "lr = 3e-4\n" + text + "seed = 1\nseed = 2\n[optimizer]\nlearing_rate = 1e-3\n"
-    path = write(tmp_path, text + '[engine]\nkind = "deepspeed"\n[engine.deepspeed]\ngradient_acumulation_steps = 4\n')
+    path = write(
+        tmp_path, text + '[engine]\nkind = "deepspeed"\n[engine.deepspeed]\ngradient_acumulation_steps = 4\n'
+    )
     start = time.monotonic()
     found = refusal(path, ["--learing_rate", "1e-3"])
     assert time.monotonic() - start < 5
@@ -79,7 +83,9 @@ def test_an_unquoted_size_with_a_unit_is_named_with_line_and_remedy(tmp_path: Pa
         ("--model.num_layers=none", '"none" is not an integer of at least 1'),
     ],
 )
-def test_a_wrong_value_says_what_was_written_and_what_is_taken(tmp_path: Path, flag: str, message: str) -> None:
+def test_a_wrong_value_says_what_was_written_and_what_is_taken(
+    tmp_path: Path, flag: str, message: str
+) -> None:
     (problem,) = refusal(write(tmp_path), [flag]).values()
     assert f"--{problem.key}" == flag.partition("=")[0]
     assert message in problem.message
@@ -91,7 +97,7 @@ def test_a_wrong_value_says_what_was_written_and_what_is_taken(tmp_path: Path, f
     [
         ('--model.num_layers="12"', "write it without quotes: 12"),
         ("--residual.mode=blok", 'did you mean "block"?'),
-        ("--training.precision=fp64", 'did you mean "fp32"?'),
+        ("--training.precision=b16", 'did you mean "bf16"?'),
     ],
 )
 def test_the_remedy_of_a_wrong_text_is_as_near_as_can_be(tmp_path: Path, flag: str, remedy: str) -> None:
@@ -148,7 +154,7 @@ def test_rules_between_keys_are_reported_along_with_unknown_keys_and_with_their_
     path = write(tmp_path, edited("micro_batch_size = 2", "micro_batch_size = 3") + "warmup = 1\n")
     found = refusal(path)
     assert set(found) == {"training.warmup", "training.global_batch_size"}
-    assert found["training.global_batch_size"].message.endswith(f"({path}:14)")
+    assert found["training.global_batch_size"].message.endswith(f"({path}:15)")
 
 
 def test_a_file_that_is_not_there_is_refused_with_its_absolute_path(tmp_path: Path, monkeypatch) -> None:
@@ -199,7 +205,7 @@ def test_a_blend_keeps_prefixes_with_dots_and_slashes(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL + '[data.train]\n"corpora/a.v1" = 3\nb = 0.5\n')
     loaded = load(path)
     assert loaded.config.data.train == {"corpora/a.v1": 3.0, "b": 0.5}
-    assert loaded.origins["data.train"] == f"{path}:18"
+    assert loaded.origins["data.train"] == f"{path}:19"
 
 
 def test_training_needs_data_but_a_plan_does_not(tmp_path: Path) -> None:

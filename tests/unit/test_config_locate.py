@@ -30,7 +30,9 @@ values = st.sampled_from(
         "1979-05-27",
     ]
 )
-keys = st.one_of(names, names.map(lambda n: f'"{n} = #"'), st.tuples(names, names).map(lambda p: f"x{p[0]} . {p[1]}"))
+keys = st.one_of(
+    names, names.map(lambda n: f'"{n} = #"'), st.tuples(names, names).map(lambda p: f"x{p[0]} . {p[1]}")
+)
 
 
 @st.composite

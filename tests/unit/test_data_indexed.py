@@ -30,7 +30,9 @@ def test_documents_and_the_stream_come_back_as_they_went_in(tmp_path: Path) -> N
     assert reader.num_documents == 4
     assert [reader.document(i).tolist() for i in range(4)] == DOCUMENTS
     assert reader.window(2, 5).tolist() == [3, 4, 5, 6, 7]
-    assert reader.window(0, reader.num_tokens).tolist() == [token for document in DOCUMENTS for token in document]
+    assert reader.window(0, reader.num_tokens).tolist() == [
+        token for document in DOCUMENTS for token in document
+    ]
 
 
 @pytest.mark.parametrize("start, count", [(-1, 2), (0, 12), (11, 1), (3, -1)])
@@ -46,7 +48,11 @@ def test_a_window_outside_the_stream_is_an_error(tmp_path: Path, start: int, cou
 def test_the_largest_id_of_every_vocabulary_comes_back(
     tmp_path: Path, vocabulary_size: int, width: int
 ) -> None:
-    documents = [[0], [vocabulary_size - 1, 0], [min(1, vocabulary_size - 1), min(70_000, vocabulary_size - 1)]]
+    documents = [
+        [0],
+        [vocabulary_size - 1, 0],
+        [min(1, vocabulary_size - 1), min(70_000, vocabulary_size - 1)],
+    ]
     write(tmp_path / "c", documents, vocabulary_size)
     reader = IndexedReader(tmp_path / "c")
     assert reader.type.itemsize == width == token_type(vocabulary_size).itemsize

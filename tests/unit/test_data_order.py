@@ -12,6 +12,7 @@ from attnres_train.data.order import SampleOrder, derive_key, mix, permute
 KEYS = st.integers(0, 2**64 - 1)
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 3000), key=KEYS)
 def test_every_size_and_key_give_a_bijection(size: int, key: int) -> None:
     assert np.array_equal(np.sort(permute(np.arange(size), size, key)), np.arange(size))
@@ -22,6 +23,7 @@ def test_every_small_size_gives_a_bijection(size: int) -> None:
     assert sorted(permute(np.arange(size), size, 5).tolist()) == list(range(size))
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 2**62), key=KEYS, data=st.data())
 def test_huge_sizes_stay_inside_and_distinct_without_being_enumerated(
     size: int, key: int, data: st.DataObject
@@ -32,8 +34,11 @@ def test_huge_sizes_stay_inside_and_distinct_without_being_enumerated(
     assert all(0 <= image < size for image in images)
 
 
+@settings(deadline=None)
 @given(size=st.integers(2, 500), key=KEYS, data=st.data())
-def test_an_index_goes_to_the_same_place_alone_or_among_others(size: int, key: int, data: st.DataObject) -> None:
+def test_an_index_goes_to_the_same_place_alone_or_among_others(
+    size: int, key: int, data: st.DataObject
+) -> None:
     index = data.draw(st.integers(0, size - 1))
     assert permute(np.array([index]), size, key)[0] == permute(np.arange(size), size, key)[index]
 
@@ -47,10 +52,11 @@ def test_an_index_outside_is_an_error(index: int) -> None:
 def test_the_order_is_pinned_for_all_platforms() -> None:
     # SplitMix64 with state 0 gives this first output.
     assert int(mix(np.array([0x9E3779B97F4A7C15], dtype=np.uint64))[0]) == 0xE220A8397B1DCDAF
-    assert derive_key(1, 0) == GOLDEN_KEY
-    assert permute(np.arange(10), 10, 1).tolist() == GOLDEN_PERMUTATION
+    assert derive_key(1, 0) == 6791897765849424158
+    assert permute(np.arange(10), 10, 1).tolist() == [1, 5, 9, 0, 3, 6, 4, 2, 7, 8]
     epochs, samples = SampleOrder(1000, seed=7).locate(np.array([0, 1, 999, 1000, 123_456_789_012]))
-    assert (epochs.tolist(), samples.tolist()) == GOLDEN_PLACES
+    assert epochs.tolist() == [0, 0, 0, 1, 123_456_789]
+    assert samples.tolist() == [573, 759, 575, 411, 773]
 
 
 def test_a_position_is_in_epoch_p_over_n_and_each_epoch_holds_every_sample_once() -> None:
@@ -60,6 +66,7 @@ def test_a_position_is_in_epoch_p_over_n_and_each_epoch_holds_every_sample_once(
     assert all(sorted(epoch) == list(range(37)) for epoch in samples.reshape(5, 37).tolist())
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**64), step=st.integers(1, 50), start=st.integers(0, 10_000))
 def test_positions_can_be_asked_in_any_grouping(seed: int, step: int, start: int) -> None:
     order = SampleOrder(101, seed)
@@ -95,12 +102,11 @@ def test_the_order_looks_shuffled(size: int) -> None:
     assert 0.5 < fixed_points < 1.5
 
 
-@settings(deadline=None)
-@given(size=st.integers(3, 6))
+@pytest.mark.parametrize("size", [3, 4, 5])
 def test_small_sizes_reach_every_permutation(size: int) -> None:
     total = int(np.prod(np.arange(1, size + 1)))
-    seen = {tuple(permute(np.arange(size), size, derive_key(1, key)).tolist()) for key in range(min(6000, 12 * total))}
-    assert len(seen) > 0.95 * total
+    seen = {tuple(permute(np.arange(size), size, derive_key(1, key)).tolist()) for key in range(12 * total)}
+    assert len(seen) == total
 
 
 @pytest.mark.parametrize("num_samples, seed", [(0, 1), (5, -1)])

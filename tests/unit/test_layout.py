@@ -17,7 +17,7 @@ layouts = st.one_of(
 
 
 def simulate(layout: DepthLayout) -> list[Reads]:
-    """Run the definition: what stands in the bank and whether a partial does, before each sublayer and the head."""
+    """Run the definition: what stands in the bank, and whether a partial does, at every reader."""
     bank, partial = (0, True) if layout.block_size is None else (1, False)
     reads = []
     for sublayer in range(layout.num_sublayers):
@@ -46,7 +46,9 @@ def test_a_block_completes_exactly_where_a_source_appears(layout: DepthLayout) -
     [(16, 4, 9), (27, 6, 10), (93, 24, 9)],
     ids=["paper", "Kimi Linear", "K3 with a short last block"],
 )
-def test_the_head_reads_the_published_number_of_sources(layers: int, block_size: int, head_sources: int) -> None:
+def test_the_head_reads_the_published_number_of_sources(
+    layers: int, block_size: int, head_sources: int
+) -> None:
     assert DepthLayout(2 * layers, "block", block_size).head_reads().count == head_sources
 
 

@@ -31,7 +31,9 @@ def schedules(draw: st.DrawFn) -> tuple[ScheduleConfig, int]:
 
 
 @given(schedules())
-def test_rates_rise_to_the_peak_and_then_only_fall_never_below_the_minimum(case: tuple[ScheduleConfig, int]) -> None:
+def test_rates_rise_to_the_peak_and_then_only_fall_never_below_the_minimum(
+    case: tuple[ScheduleConfig, int],
+) -> None:
     schedule, steps = case
     values = rates(schedule, steps)
     warmup = schedule.warmup_steps
@@ -54,7 +56,9 @@ def test_cosine_is_at_the_mean_half_way_and_at_the_minimum_at_the_end() -> None:
 
 
 def test_cosine_without_warm_up_starts_just_below_the_peak() -> None:
-    assert rates(ScheduleConfig(kind="cosine"), 8)[0] == pytest.approx(PEAK * 0.5 * (1 + math.cos(math.pi / 8)))
+    assert rates(ScheduleConfig(kind="cosine"), 8)[0] == pytest.approx(
+        PEAK * 0.5 * (1 + math.cos(math.pi / 8))
+    )
 
 
 def test_a_stated_cosine_end_does_not_move_when_the_run_grows() -> None:
@@ -78,7 +82,7 @@ def test_constant_stays_at_6e_4_for_ten_steps() -> None:
 
 
 def test_a_new_schedule_holds_from_the_first_step_after_a_resume_and_mixes_nothing() -> None:
-    """Constant 6e-4 for 10 steps, then cosine from 3e-4 to 3e-5: step 11 depends on the new schedule alone."""
+    """Constant 6e-4 for 10 steps, then cosine from 3e-4 to 3e-5: step 11 is the new schedule's alone."""
     schedule = ScheduleConfig(kind="cosine", min_learning_rate=3e-5)
     new = rates(schedule, 20, peak=3e-4)
     assert new[10] == pytest.approx(3e-5 + 2.7e-4 * 0.5 * (1 + math.cos(math.pi * 11 / 20)))

@@ -13,7 +13,9 @@ sizes = st.tuples(st.integers(1, 100), st.integers(1, 40)).filter(lambda s: s[0]
 
 
 @given(sizes, st.floats(0, 12))
-def test_every_layer_is_on_exactly_one_stage_and_none_is_empty(size: tuple[int, int], head_cost: float) -> None:
+def test_every_layer_is_on_exactly_one_stage_and_none_is_empty(
+    size: tuple[int, int], head_cost: float
+) -> None:
     layers, stages = size
     split = balanced_split(layers, stages, head_cost)
     held = [layer for stage in range(stages) for layer in stage_layers(split, stage)]
@@ -34,10 +36,11 @@ def test_no_other_split_has_a_cheaper_dearest_stage(size: tuple[int, int], head_
     layers, stages = size
     split = balanced_split(layers, stages, head_cost)
     dearest = max(split[-1] + head_cost, *split)
-    # With k layers on the last stage the others hold at least ceil((layers - k) / (stages - 1)) at their largest.
+    # With k layers on the last stage, the largest other holds at least ceil((layers - k) / (stages - 1)).
     if stages > 1:
         cheapest = min(
-            max(last + head_cost, -(-(layers - last) // (stages - 1))) for last in range(1, layers - stages + 2)
+            max(last + head_cost, -(-(layers - last) // (stages - 1)))
+            for last in range(1, layers - stages + 2)
         )
         assert dearest == pytest.approx(cheapest)
 

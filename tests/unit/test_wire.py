@@ -39,7 +39,9 @@ def test_every_read_is_received_or_made_on_the_stage(plan: WirePlan) -> None:
 @given(plans())
 def test_hops_chain_and_a_partial_travels_exactly_where_a_block_is_open(plan: WirePlan) -> None:
     hops = plan.hops()
-    assert [(hop.from_stage, hop.to_stage) for hop in hops] == [(s, s + 1) for s in range(plan.num_stages - 1)]
+    assert [(hop.from_stage, hop.to_stage) for hop in hops] == [
+        (s, s + 1) for s in range(plan.num_stages - 1)
+    ]
     for hop in hops:
         assert hop.partial == plan.layout.partial_before(plan.first_sublayer(hop.to_stage))
         assert hop.slices == len(hop.sources) + hop.partial >= 1

@@ -1,0 +1,263 @@
+"""The console command `attnres`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnres_train.cli import main
+from attnres_train.config.load import load
+from attnres_train.config.show import resolved_toml
+from tests.unit.config_files import SMALL, write
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def as_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Standard output as the one JSON object it must be, with nothing on standard error."""
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    value = json.loads(captured.out)
+    assert isinstance(value, dict)
+    return value
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "step": 10,
+        "samples": 80,
+        "tokens": 2560,
+        "skipped_steps": 0,
+        "optimizer_updates": 10,
+        "created": "2026-11-29T14:00:00+00:00",
+        "grid": {"tensor": 1, "pipeline": 2, "virtual": 1, "data": 1, "sequence": False},
+        "layers_per_stage": [2, 2],
+        "versions": {"torch": "2.13.0"},
+        "tensors": {"a": {"shape": [3, 4], "dtype": "float32"}, "b": {"shape": [5], "dtype": "float32"}},
+        "files": {"part": 7},
+        "fingerprints": {"tokenizer": "abc", "train": "def"},
+        **changes,
+    }
+
+
+def checkpoint(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "part").write_bytes(b"1234567")
+    (folder / "manifest.json").write_text(json.dumps(manifest(**changes)))
+    return folder
+
+
+def finished_run(folder: Path) -> Path:
+    """A run folder with metrics, two whole checkpoints, a damaged and an unpublished one."""
+    folder.mkdir()
+    loaded = load(write(folder.parent))
+    (folder / "config.toml").write_text(resolved_toml(loaded.config, loaded.origins))
+    records = [{"step": step, "tokens": 256 * step, "loss/train": 6 - step / 10} for step in range(1, 11)]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + '\n{"step": 11, "lo')
+    checkpoint(folder / "checkpoints/step-00000005", step=5)
+    checkpoint(folder / "checkpoints/step-00000010")
+    (checkpoint(folder / "checkpoints/step-00000015", step=15) / "part").write_bytes(b"1")
+    (folder / "checkpoints/.step-00000020.partial").mkdir()
+    return folder
+
+
+def test_check_of_a_sound_file_says_so_in_words_and_in_json(tmp_path: Path, capsys) -> None:
+    path = write(tmp_path)
+    assert run("check", path) == 0
+    assert f"{path}: no problem on 1 rank\n" in capsys.readouterr().out
+    assert run("check", path, "--json", "--world", 2) == 0
+    assert as_json(capsys)["problems"] == []
+
+
+def test_check_reports_problems_on_stderr_or_as_one_json_object_and_returns_2(tmp_path: Path, capsys) -> None:
+    path = write(tmp_path)
+    wrong = ("--training.global_batch_size", 10, "--lr", "1e-3")
+    assert run("check", path, "--world", 2, *wrong) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("2 problems\n")
+    assert "nearest valid global sizes: 8 or 12" in captured.err
+    assert run("check", path, "--world=2", "--json", *wrong) == 2
+    problems = as_json(capsys)["problems"]
+    assert [set(problem) for problem in problems] == [{"key", "message", "remedy"}] * 2
+    assert {problem["key"] for problem in problems} == {"training.global_batch_size", "--lr"}
+
+
+def test_check_looks_for_named_files_and_plan_does_not(tmp_path: Path, capsys) -> None:
+    arguments = (write(tmp_path), "--json", "--data.train", tmp_path / "gone")
+    assert run("check", *arguments) == 2
+    assert as_json(capsys)["problems"][0]["key"] == "data.train"
+    assert run("plan", *arguments) == 0
+
+
+def test_flags_may_stand_before_the_file(tmp_path: Path, capsys) -> None:
+    assert run("plan", "--json", "--training.steps=3", "--world", 1, write(tmp_path)) == 0
+    assert as_json(capsys)["steps"] == 3
+
+
+def test_plan_prints_what_outside_checks_rely_on(tmp_path: Path, capsys) -> None:
+    overrides = ("--model.num_layers", 7, "--parallel.pipeline", 2)
+    assert run("plan", write(tmp_path), "--world", 4, "--json", *overrides) == 0
+    found = as_json(capsys)
+    assert [stage["layers"] for stage in found["stages"]] == [4, 3]
+    assert [(stage["rank"], stage["chunk"]) for stage in found["stages"]] == [(0, 0), (1, 0)]
+    assert found["tokens_per_step"] == 256 and found["steps"] == 20
+    assert len(found["learning_rates"]) == 10
+    wire = found["wire"]
+    assert set(wire["hops"][0]) == {"from", "to", "sources", "partial", "slices", "bytes"}
+    assert wire["slices_total"] == wire["slices_max"] == sum(hop["slices"] for hop in wire["hops"])
+    assert wire["slices_standard"] == 1
+    kinds = {"weights", "gradients", "masters", "moments", "activations", "depth_history"}
+    assert set(found["memory_gib"]) == kinds | {"total"}
+    assert found["memory_gib"]["total"] == pytest.approx(sum(found["memory_gib"][kind] for kind in kinds))
+
+
+def test_a_refused_plan_prints_the_same_problems_object(tmp_path: Path, capsys) -> None:
+    assert run("plan", write(tmp_path), "--json", "--model.hidden_size", "64k") == 2
+    (problem,) = as_json(capsys)["problems"]
+    assert problem["key"] == "model.hidden_size"
+
+
+def test_the_plan_in_words_is_short_and_names_stages_and_wire(tmp_path: Path, capsys) -> None:
+    assert run("plan", write(tmp_path), "--parallel.pipeline", 2) == 0
+    text = capsys.readouterr().out
+    assert "2 (0-1)" in text and "2 (2-3)" in text and "sources 0-2" in text
+    lines = text.split("\n")
+    assert len(lines) < 20
+    assert max(map(len, lines[1:])) <= 120
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("chek", "x.toml"),
+        ("check",),
+        ("check", "a.toml", "b.toml"),
+        ("plan", "a.toml", "--world", "zero"),
+        ("plan", "a.toml", "--world", "0"),
+        ("inspect",),
+        ("inspect", "a", "--deep"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_refused_in_words_and_in_json(arguments: tuple[str, ...], capsys) -> None:
+    assert run(*arguments) == 2
+    assert "command line: " in capsys.readouterr().err
+    assert run(*arguments, "--json") == 2
+    assert as_json(capsys)["problems"][0]["key"] == "command line"
+
+
+def test_without_a_command_the_examples_are_shown(capsys) -> None:
+    assert run() == 2
+    assert "attnres check configs/quickstart.toml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "inspect"])
+def test_help_teaches_by_example(command: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(command, "-h")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.count(f"\n  attnres {command} ") >= 2
+
+
+def test_inspect_of_a_run_lists_steps_and_checkpoints(tmp_path: Path, capsys) -> None:
+    folder = finished_run(tmp_path / "first")
+    assert run("inspect", folder, "--json") == 0
+    found = as_json(capsys)
+    assert found["kind"] == "run"
+    assert [record["step"] for record in found["last_steps"]] == [8, 9, 10]
+    assert found["unreadable_metric_lines"] == 1
+    assert found["config"]["model"]["num_layers"] == 4
+    assert [(c["step"], c["problem"] is None) for c in found["checkpoints"]] == [
+        (5, True),
+        (10, True),
+        (15, False),
+    ]
+    assert found["unpublished"] == [".step-00000020.partial"]
+    assert run("inspect", folder) == 0
+    text = capsys.readouterr().out
+    assert "step-00000010" in text and "not published: .step-00000020.partial" in text and "damaged: " in text
+
+
+def test_inspect_of_a_checkpoint_counts_parameters_and_bytes(tmp_path: Path, capsys) -> None:
+    folder = checkpoint(tmp_path / "step-00000010")
+    assert run("inspect", folder, "--json") == 0
+    found = as_json(capsys)
+    assert (found["kind"], found["step"], found["parameters"], found["bytes"]) == ("checkpoint", 10, 17, 7)
+    assert run("inspect", folder) == 0
+    text = capsys.readouterr().out
+    assert "step 10, 80 samples, 2,560 tokens" in text and "17 in 2 tensors" in text and "pipeline 2" in text
+
+
+def test_a_run_that_has_not_logged_yet_is_shown(tmp_path: Path, capsys) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    assert run("inspect", tmp_path) == 0
+    text = capsys.readouterr().out
+    assert "no step logged yet" in text and "no checkpoint yet" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gone", "there is no"),
+        ("file", "is a file"),
+        ("empty", "is neither a run"),
+        (".step-00000020.partial", "was never published"),
+        ("step-00000030", "was never published"),
+        ("step-00000040", "format 9"),
+        ("step-00000050", "cannot be read"),
+    ],
+)
+def test_inspect_of_anything_else_is_refused_with_the_absolute_path(
+    tmp_path: Path, name: str, words: str, capsys
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("empty", ".step-00000020.partial", "step-00000030", "step-00000050"):
+        (tmp_path / folder).mkdir()
+    checkpoint(tmp_path / "step-00000040", format=9)
+    (tmp_path / "step-00000050/manifest.json").write_text('{"format": 1')
+    assert run("inspect", tmp_path / name, "--json") == 2
+    (problem,) = as_json(capsys)["problems"]
+    assert words in problem["message"]
+    assert str(tmp_path / name) in problem["message"] + problem["key"]
+
+
+def test_check_is_a_process_of_its_own_that_takes_well_under_two_seconds(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL.replace("steps = 20", "stepps = 20"))
+    start = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-m", "attnres_train.cli", "check", path, "--json"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert time.monotonic() - start < 2
+    assert (ended.returncode, ended.stderr) == (2, "")
+    assert json.loads(ended.stdout)["problems"][0]["remedy"] == "did you mean training.steps?"
+
+
+def test_neither_check_nor_plan_nor_inspect_imports_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from attnres_train.cli import main\n"
+        f"codes = [main(['check', {str(write(tmp_path))!r}]), main(['plan', {str(tmp_path / 'run.toml')!r}]),"
+        f" main(['inspect', {str(finished_run(tmp_path / 'first'))!r}])]\n"
+        "heavy = {'torch', 'megatron', 'numpy', 'rich', 'tensorboard'} & set(sys.modules)\n"
+        "sys.exit(f'{codes} {heavy}' if any(codes) or heavy else 0)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=30
+    )
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,74 @@
+"""What a configuration names must exist."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnres_train.config.files import check_files
+from tests.unit.config_files import flags, small
+
+
+@pytest.fixture(autouse=True)
+def _work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def problems(tmp_path: Path, **values: object) -> list[tuple[str, str, str]]:
+    return [(p.key, p.message, p.remedy) for p in check_files(small(tmp_path, *flags(**values)))]
+
+
+def test_a_configuration_that_names_no_file_has_no_problem(tmp_path: Path) -> None:
+    assert problems(tmp_path) == []
+
+
+def test_a_missing_tokenizer_is_named_with_its_absolute_path(tmp_path: Path) -> None:
+    ((key, message, _),) = problems(tmp_path, tokenizer__model="gone.model")
+    assert (key, message) == ("tokenizer.model", f"there is no file {tmp_path / 'gone.model'}")
+
+
+def test_missing_halves_of_corpora_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").touch()
+    found = problems(tmp_path, data__train="{a = 1, b = 2}", data__valid="c")
+    assert [(key, message) for key, message, _ in found] == [
+        ("data.train", f"there is no file {tmp_path / 'a.idx'}"),
+        ("data.train", f"there is no file {tmp_path / 'b.bin'} and no {tmp_path / 'b.idx'}"),
+        ("data.valid", f"there is no file {tmp_path / 'c.bin'} and no {tmp_path / 'c.idx'}"),
+    ]
+
+
+def test_whole_corpora_are_accepted(tmp_path: Path) -> None:
+    for name in ("a.bin", "a.idx"):
+        (tmp_path / name).touch()
+    assert problems(tmp_path, data__train="a") == []
+
+
+@pytest.mark.parametrize("word", ["auto", "must", "never"])
+def test_the_words_of_resume_need_no_file(tmp_path: Path, word: str) -> None:
+    assert problems(tmp_path, checkpoint__resume=word) == []
+
+
+def test_a_resume_path_that_does_not_exist_is_named_with_its_absolute_path(tmp_path: Path) -> None:
+    ((key, message, remedy),) = problems(tmp_path, checkpoint__resume="runs/x/checkpoints/step-00000010")
+    assert key == "checkpoint.resume"
+    assert message == f"there is no folder {tmp_path / 'runs/x/checkpoints/step-00000010'}"
+    assert "auto, must or never" in remedy
+
+
+def test_a_misspelt_word_of_resume_is_recognised(tmp_path: Path) -> None:
+    assert problems(tmp_path, checkpoint__resume="nevr")[0][2] == 'did you mean "never"?'
+
+
+def test_an_empty_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ((_, message, _),) = problems(tmp_path, checkpoint__resume="empty")
+    assert message == f"{tmp_path / 'empty'} is no checkpoint: it has no manifest.json"
+
+
+def test_a_folder_with_a_manifest_is_accepted(tmp_path: Path) -> None:
+    folder = tmp_path / "step-00000010"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps({"format": 1}))
+    assert problems(tmp_path, checkpoint__resume=str(folder)) == []

@@ -1,0 +1,68 @@
+"""What all tools share: help, exit codes, the report, and quick starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnres_train.errors import refuse
+from data_tools.command import Report, report_lines, run_tool, tool_parser
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ["preprocess", "train_tokenizer", "split", "inspect", "state_of_the_union"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_explains_itself_without_torch(tool: str) -> None:
+    code = (
+        f"import runpy, sys; sys.argv = ['x', '--help']\n"
+        f"try: runpy.run_module('data_tools.{tool}', run_name='__main__')\n"
+        f"except SystemExit as end: assert end.code == 0\n"
+        f"assert 'torch' not in sys.modules"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert f"python -m data_tools.{tool}" in result.stdout and "--json" in result.stdout
+
+
+def test_a_refusal_is_told_in_words_and_as_json_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    def tool(_: object) -> Report:
+        raise refuse("file:3", "is wrong", "mend it")
+
+    assert run_tool(tool_parser("test", ""), tool, ["--json"]) == 2
+    captured = capsys.readouterr()
+    assert "file:3: is wrong\n    -> mend it" in captured.err
+    assert json.loads(captured.out) == {
+        "status": "refused",
+        "problems": [{"key": "file:3", "message": "is wrong", "remedy": "mend it"}],
+    }
+
+
+def test_a_failure_of_the_machine_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    def tool(_: object) -> Report:
+        raise OSError(28, "No space left on device", "c.bin.partial")
+
+    assert run_tool(tool_parser("test", ""), tool, []) == 1
+    assert capsys.readouterr().err == "failed: [Errno 28] No space left on device: 'c.bin.partial'\n"
+
+
+def test_a_report_for_people_has_one_fact_a_line() -> None:
+    report = {
+        "status": "done",
+        "tokens": 1234567,
+        "keeps_text": True,
+        "rate": 1.234,
+        "skipped": [{"line": 3}],
+    }
+    assert list(report_lines(report)) == [
+        "status: done",
+        "tokens: 1,234,567",
+        "keeps text: yes",
+        "rate: 1.23",
+        "skipped:",
+        "  line 3",
+    ]

@@ -1,0 +1,89 @@
+"""The worker pool: order, bounded look-ahead, and deaths that are told at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from attnres_train.errors import Refused
+from data_tools.pool import ITEMS_AHEAD, WorkerPool
+
+
+def sleepy_square(number: int) -> int:
+    time.sleep(0.01 * (number % 3 == 0))
+    return number * number
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("count", [0, 1, 3, 40])
+def test_results_come_in_the_order_of_the_items(workers: int, count: int) -> None:
+    with WorkerPool(sleepy_square, workers) as pool:
+        assert list(pool.map(range(count))) == [number * number for number in range(count)]
+
+
+def test_results_larger_than_a_pipe_holds_come_through() -> None:
+    def work(size: int) -> bytes:
+        return b"x" * size
+
+    with WorkerPool(work, 2) as pool:
+        sizes = [3_000_000, 1, 5_000_000, 2, 3]
+        assert [len(result) for result in pool.map(sizes)] == sizes
+
+
+def test_items_are_taken_only_a_little_ahead_of_the_results() -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(100):
+            taken += 1
+            yield number
+
+    with WorkerPool(sleepy_square, 2) as pool:
+        for received, _ in enumerate(pool.map(items())):
+            assert taken <= received + 2 * ITEMS_AHEAD + 1
+
+
+@pytest.mark.parametrize("after_seconds", [0.0, 0.2])
+def test_a_killed_worker_is_refused_naming_the_signal(after_seconds: float) -> None:
+    def work(number: int) -> int:
+        if number == 7:
+            time.sleep(after_seconds)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    started = time.monotonic()
+    with pytest.raises(Refused, match="killed by signal 9.*\n.*memory"), WorkerPool(work, 2) as pool:
+        list(pool.map(range(1000)))
+    assert time.monotonic() - started < 5
+
+
+def test_a_worker_that_exits_is_refused_with_its_exit_code() -> None:
+    def work(number: int) -> int:
+        os._exit(4)
+
+    with pytest.raises(Refused, match="ended with exit code 4"), WorkerPool(work, 2) as pool:
+        list(pool.map(range(10)))
+
+
+def test_an_error_in_a_worker_is_raised_with_its_traceback() -> None:
+    def work(number: int) -> float:
+        return 1 / (number - 3)
+
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"), WorkerPool(work, 2) as pool:
+        list(pool.map(range(10)))
+
+
+def test_no_worker_is_left_after_an_error_of_the_items() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise LookupError
+
+    with pytest.raises(LookupError), WorkerPool(sleepy_square, 3) as pool:
+        processes = [worker.process for worker in pool._workers]
+        list(pool.map(items()))
+    assert not any(process.is_alive() for process in processes)

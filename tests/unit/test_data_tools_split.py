@@ -1,0 +1,91 @@
+"""Splitting by document: a pure function of text and seed, both files or neither."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_tools.split import is_for_validation, main
+
+LINES = [json.dumps({"id": i, "text": f"document {i}"}) for i in range(400)]
+
+
+def split(
+    folder: Path, capsys: pytest.CaptureFixture[str], lines: list[str], *arguments: str
+) -> tuple[int, dict[str, Any]]:
+    (folder / "all.jsonl").write_text("\n".join(lines) + "\n")
+    outputs = ["--train", str(folder / "train.jsonl"), "--valid", str(folder / "valid.jsonl")]
+    code = main([str(folder / "all.jsonl"), *outputs, "--valid-fraction", "0.1", "--json", *arguments])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def sides(folder: Path) -> tuple[list[str], list[str]]:
+    train, valid = ((folder / f"{name}.jsonl").read_text().splitlines() for name in ("train", "valid"))
+    return train, valid
+
+
+def test_every_document_goes_to_one_side_as_it_is_and_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report = split(tmp_path, capsys, LINES)
+    train, valid = sides(tmp_path)
+    assert code == 0
+    assert (report["train_documents"], report["valid_documents"]) == (len(train), len(valid))
+    assert sorted(train + valid) == sorted(LINES)
+    assert train == [line for line in LINES if line in set(train)]
+    assert 20 <= len(valid) <= 60
+
+
+def test_a_document_stays_on_its_side_whatever_is_around_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split(tmp_path, capsys, LINES)
+    _, valid = sides(tmp_path)
+    split(tmp_path, capsys, LINES[::-2], "--overwrite")
+    _, fewer = sides(tmp_path)
+    assert set(fewer) == set(valid) & set(LINES[::-2])
+
+
+def test_seeds_draw_different_documents() -> None:
+    drawn = [{i for i in range(400) if is_for_validation(f"document {i}", seed, 0.5)} for seed in (1, 2)]
+    assert 60 < len(drawn[0] & drawn[1]) < 140
+
+
+def test_the_draw_is_pinned_for_all_platforms() -> None:
+    assert [i for i in range(40) if is_for_validation(f"document {i}", 1, 0.1)] == [11, 28]
+
+
+def test_a_second_run_leaves_the_same_files_and_refuses_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split(tmp_path, capsys, LINES)
+    before = sides(tmp_path)
+    assert split(tmp_path, capsys, LINES)[1]["status"] == "already done"
+    code, report = split(tmp_path, capsys, LINES, "--seed", "2")
+    assert code == 2 and "already there" in report["problems"][0]["message"]
+    (tmp_path / "valid.jsonl").unlink()
+    assert split(tmp_path, capsys, LINES)[0] == 2
+    assert sides_or_none(tmp_path) == before[0]
+
+
+def sides_or_none(folder: Path) -> list[str]:
+    assert not (folder / "valid.jsonl").exists()
+    return (folder / "train.jsonl").read_text().splitlines()
+
+
+@pytest.mark.parametrize("lines", [LINES[:1], [*LINES, "{"]])
+def test_an_empty_side_or_a_bad_record_leaves_neither_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str]
+) -> None:
+    code, _ = split(tmp_path, capsys, lines)
+    assert code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["all.jsonl"]
+
+
+def test_outputs_that_are_the_input_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = split(tmp_path, capsys, LINES, "--train", str(tmp_path / "all.jsonl"), "--overwrite")
+    assert code == 2 and "three different files" in report["problems"][0]["message"]
+    assert (tmp_path / "all.jsonl").read_text().splitlines() == LINES

@@ -1,0 +1,109 @@
+"""The memory estimate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from megatron.core.pipeline_parallel.schedules import get_schedule_table
+
+from attnres_train.plan import plan
+from attnres_train.plan_memory import _peak, _Visit
+from tests.unit.config_files import flags, small
+
+
+def memory(tmp_path: Path, world_size: int | None = None, **settings: object) -> dict[str, int]:
+    return plan(small(tmp_path, *flags(**settings)), world_size).memory.kinds()
+
+
+def test_fp32_has_no_masters_and_bf16_keeps_depth_vectors_in_fp32(tmp_path: Path) -> None:
+    total = plan(small(tmp_path)).parameters_total
+    depth = (2 * 4 + 1) * 2 * 64
+    single = memory(tmp_path, training__precision="fp32")
+    assert (single["weights"], single["gradients"], single["masters"]) == (4 * total, 4 * total, 0)
+    half = memory(tmp_path)
+    assert half["weights"] == 2 * (total - depth) + 4 * depth
+    assert half["gradients"] == 4 * total
+    assert half["masters"] == 4 * (total - depth)
+    assert half["moments"] == 8 * total
+
+
+def test_data_ranks_share_masters_and_moments_and_nothing_else(tmp_path: Path) -> None:
+    one, two = memory(tmp_path, 1), memory(tmp_path, 2)
+    for kind in ("masters", "moments"):
+        assert two[kind] == one[kind] // 2
+    for kind in ("weights", "gradients", "activations"):
+        assert two[kind] == one[kind]
+
+
+def test_tensor_ranks_share_matrices_and_sequence_shards_share_the_rest_of_activations(
+    tmp_path: Path,
+) -> None:
+    unpadded = {"model__pad_vocabulary_to": 32}
+    one = memory(tmp_path, **unpadded)
+    tensor = memory(tmp_path, **unpadded, parallel__tensor=2)
+    sequence = memory(tmp_path, **unpadded, parallel__tensor=2, parallel__sequence="true")
+    assert one["weights"] / 2 < tensor["weights"] < 0.6 * one["weights"]
+    assert one["activations"] / 2 < tensor["activations"] < one["activations"]
+    assert sequence["activations"] == one["activations"] // 2
+
+
+def test_the_history_of_one_rank_alone_is_nothing_and_grows_with_what_is_received(tmp_path: Path) -> None:
+    assert memory(tmp_path)["depth_history"] == 0
+    settings = {"parallel__pipeline": 2, "model__num_layers": 8}
+    standard = memory(tmp_path, **settings, residual__mode="standard", residual__block_size="none")
+    block = memory(tmp_path, **settings)
+    full = memory(tmp_path, **settings, residual__mode="full", residual__block_size="none")
+    assert 0 < standard["depth_history"] < block["depth_history"] < full["depth_history"]
+
+
+def test_more_micro_batches_than_the_pipeline_is_deep_need_no_more_memory(tmp_path: Path) -> None:
+    four = memory(tmp_path, parallel__pipeline=2, training__global_batch_size=8)
+    many = memory(tmp_path, parallel__pipeline=2, training__global_batch_size=80)
+    assert many == four
+
+
+def peak_by_simulation(visits: list[_Visit], pipeline: int, rank: int, micro_batches: int) -> int:
+    """megatron-core's order of forwards and backwards, played through for every micro-batch."""
+    chunks = len(visits)
+    table = get_schedule_table(micro_batches, chunks, pipeline)
+    if chunks == 1:
+        warmup = pipeline - rank - 1
+    else:
+        warmup = (pipeline - rank - 1) * 2 + (chunks - 1) * pipeline
+    warmup = min(warmup, len(table))
+    backwards = iter(table)
+    kept = peak = 0
+    for position, (_, chunk) in enumerate(table):
+        kept += visits[chunk].activations + visits[chunk].history
+        peak = max(peak, kept)
+        if position >= warmup:
+            done = visits[chunks - 1 - next(backwards)[1]]
+            kept -= done.activations + done.history
+    return peak
+
+
+@given(
+    pipeline=st.integers(1, 5),
+    costs=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=4),
+    groups=st.integers(1, 9),
+    extra=st.integers(0, 3),
+    data=st.data(),
+)
+def test_the_peak_is_that_of_the_whole_schedule(
+    pipeline: int, costs: list[tuple[int, int]], groups: int, extra: int, data: st.DataObject
+) -> None:
+    if pipeline == 1:
+        costs = costs[:1]
+    rank = data.draw(st.integers(0, pipeline - 1))
+    micro_batches = groups * pipeline + (extra % pipeline if len(costs) == 1 else 0)
+    visits = [_Visit(*cost) for cost in costs]
+    peak = _peak(visits, pipeline, rank, micro_batches)
+    assert peak.activations + peak.history == peak_by_simulation(visits, pipeline, rank, micro_batches)
+
+
+def test_1f1b_keeps_as_many_micro_batches_as_stages_lie_ahead() -> None:
+    visits = [_Visit(10, 1)]
+    peaks = [_peak(visits, pipeline=4, rank=rank, micro_batches=100) for rank in range(4)]
+    assert peaks == [_Visit(10 * n, n) for n in (4, 3, 2, 1)]
