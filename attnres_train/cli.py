@@ -134,24 +134,16 @@ def _print_json(value: object) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="attnres", description=_DESCRIPTION, formatter_class=_Raw, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_configuration_command(
-        commands, "check", "hold a configuration against every rule, all problems at once"
-    )
-    _add_configuration_command(
-        commands, "plan", "print parameters, stages, wire, memory and first learning rates"
-    )
+    _add_configuration_command(commands, "check", "hold a configuration against every rule, all problems at once")
+    _add_configuration_command(commands, "plan", "print parameters, stages, wire, memory and first learning rates")
     looks = "show what a run folder or a checkpoint holds"
-    command = commands.add_parser(
-        "inspect", help=looks, epilog=_INSPECT, formatter_class=_Raw, allow_abbrev=False
-    )
+    command = commands.add_parser("inspect", help=looks, epilog=_INSPECT, formatter_class=_Raw, allow_abbrev=False)
     command.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
     return parser
 
 
-def _add_configuration_command(
-    commands: argparse._SubParsersAction[_Parser], name: str, purpose: str
-) -> None:
+def _add_configuration_command(commands: argparse._SubParsersAction[_Parser], name: str, purpose: str) -> None:
     command = commands.add_parser(
         name,
         help=purpose,

@@ -25,9 +25,7 @@ def inspect(path: Path) -> dict[str, Any]:
     """
     absolute = path.absolute()
     if not absolute.exists():
-        raise refuse(
-            str(path), f"there is no {absolute}", "give a run folder, or RUN/checkpoints/step-XXXXXXXX"
-        )
+        raise refuse(str(path), f"there is no {absolute}", "give a run folder, or RUN/checkpoints/step-XXXXXXXX")
     if not absolute.is_dir():
         raise refuse(str(path), f"{absolute} is a file", "give the folder of a run or of a checkpoint")
     if (absolute / FILE_NAME).exists():
@@ -145,9 +143,7 @@ def _run_text(found: dict[str, Any]) -> str:
         if entry["problem"]:
             rows.append((entry["name"], "", "", f"damaged: {entry['problem']}"))
         else:
-            rows.append(
-                (entry["name"], f"{entry['tokens']:,}", f"{entry['bytes'] / _GIB:.3g}", entry["created"])
-            )
+            rows.append((entry["name"], f"{entry['tokens']:,}", f"{entry['bytes'] / _GIB:.3g}", entry["created"]))
     lines += table(rows, indent=2, right=(1, 2)) if len(rows) > 1 else ["  no checkpoint yet"]
     lines += [f"  not published: {name}" for name in found["unpublished"]]
     return "\n".join(lines)

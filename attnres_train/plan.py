@@ -205,9 +205,7 @@ def _stages(parameters: tuple[StageParameters, ...], wire: WirePlan) -> tuple[St
 
 def _hops(wire: WirePlan, bytes_per_slice: int) -> tuple[HopPlan, ...]:
     return tuple(
-        HopPlan(
-            hop.from_stage, hop.to_stage, hop.sources, hop.partial, hop.slices, hop.slices * bytes_per_slice
-        )
+        HopPlan(hop.from_stage, hop.to_stage, hop.sources, hop.partial, hop.slices, hop.slices * bytes_per_slice)
         for hop in wire.hops()
     )
 

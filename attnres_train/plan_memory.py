@@ -74,9 +74,7 @@ class _Visit:
     history: int
 
 
-def stage_parameters(
-    config: RunConfig, padded_vocabulary: int, wire: WirePlan
-) -> tuple[StageParameters, ...]:
+def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) -> tuple[StageParameters, ...]:
     """Of every global stage: its layers, on the first the embedding, on the last the head."""
     model, has_depth = config.model, wire.layout.has_sources
     layer = layer_parameters(model, depth_attention=has_depth)
@@ -108,9 +106,7 @@ def worst_rank_memory(
         peak = _peak([visits[s] for s in mine], wire.pipeline, rank, micro_batches)
         returning = max(_returning_bytes(config, wire, stage) for stage in mine)
         state = _state_bytes(config, [parameters[s] for s in mine], data)
-        plans.append(
-            MemoryPlan(rank, *state, activations=peak.activations, depth_history=peak.history + returning)
-        )
+        plans.append(MemoryPlan(rank, *state, activations=peak.activations, depth_history=peak.history + returning))
     return max(plans, key=lambda plan: plan.total)
 
 
@@ -127,9 +123,7 @@ def wire_slice_bytes(config: RunConfig) -> int:
     return slice_bytes(training.sequence_length, training.micro_batch_size, width, element, shards)
 
 
-def _state_bytes(
-    config: RunConfig, stages: Sequence[StageParameters], data: int
-) -> tuple[int, int, int, int]:
+def _state_bytes(config: RunConfig, stages: Sequence[StageParameters], data: int) -> tuple[int, int, int, int]:
     """Weights, gradients, masters and moments of the rank that holds `stages`.
 
     Gradients are fp32 and whole; masters and moments are fp32 and divided over the data ranks. What is fp32
@@ -156,9 +150,8 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
 
     and three fp32 scalars a source that a reader reads. Sequence parallelism divides what has no t by t, too.
 
-    Supposes that a norm saves its input alone. torch's norm on CPU saves more, under bf16 in fp32: there, on
-    6 layers of width 128 with block attention over depth, this is 0.95 (fp32) and 0.85 (bf16) of what autograd
-    kept.
+    Supposes that a norm saves its input alone. torch's norm on CPU saves more, under bf16 in fp32: with 6
+    layers of width 128 and blocks over depth, this is 0.95 (fp32) and 0.85 (bf16) of what autograd kept.
     """
     model, parallel, training = config.model, config.parallel, config.training
     element, layers = element_bytes(config), wire.layers_per_stage[stage]

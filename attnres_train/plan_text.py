@@ -48,9 +48,7 @@ def _model(plan: Plan) -> str:
     layers = counted(layout.num_sublayers // 2, "layer")
     if not layout.has_sources:
         return f"{layers}, standard residual"
-    blocks = (
-        "every sublayer a source" if layout.mode == "full" else f"blocks of {layout.block_size} sublayers"
-    )
+    blocks = "every sublayer a source" if layout.mode == "full" else f"blocks of {layout.block_size} sublayers"
     return f"{layers}, attention over depth, {blocks}; the head reads {layout.head_reads().count} sources"
 
 
@@ -91,13 +89,19 @@ def _bubble(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
+    unit, name = _memory_unit(plan)
     where = f" on pipeline rank {plan.memory.rank}, the fullest" if plan.grid.pipeline > 1 else ""
-    return f"about {_gib(plan.memory.total)} GiB{where}"
+    return f"about {plan.memory.total / unit:.3g} {name}{where}"
 
 
 def _memory_kinds(plan: Plan) -> str:
+    unit, _ = _memory_unit(plan)
     kinds = plan.memory.kinds().items()
-    return ", ".join(f"{kind.replace('_', ' ')} {_gib(size)}" for kind, size in kinds if size)
+    return ", ".join(f"{kind.replace('_', ' ')} {size / unit:.3g}" for kind, size in kinds if size)
+
+
+def _memory_unit(plan: Plan) -> tuple[int, str]:
+    return (GIB, "GiB") if plan.memory.total >= GIB else (_MIB, "MiB")
 
 
 def _stage_table(plan: Plan) -> list[str]:
@@ -118,11 +122,7 @@ def _layers(stage: StagePlan) -> str:
 
 def _received(hop: HopPlan) -> str:
     sources = hop.sources
-    parts = (
-        [f"source {sources[0]}" if len(sources) == 1 else f"sources {sources[0]}-{sources[-1]}"]
-        if sources
-        else []
-    )
+    parts = [f"source {sources[0]}" if len(sources) == 1 else f"sources {sources[0]}-{sources[-1]}"] if sources else []
     return " + ".join(parts + (["partial"] if hop.partial else []))
 
 
@@ -133,7 +133,3 @@ def counted(number: int, noun: str) -> str:
 
 def _mib(size: int) -> str:
     return f"{size / _MIB:.3g}" if size < 1000 * _MIB else f"{size / _MIB:,.0f}"
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2g}" if size < 10 * GIB else f"{size / GIB:,.0f}"

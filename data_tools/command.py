@@ -110,9 +110,7 @@ def report_lines(report: Report) -> Iterator[str]:
         if isinstance(value, list):
             yield f"{label}:" if value else f"{label}: none"
             for item in value:
-                yield "  " + (
-                    ", ".join(f"{k} {v}" for k, v in item.items()) if isinstance(item, dict) else str(item)
-                )
+                yield "  " + (", ".join(f"{k} {v}" for k, v in item.items()) if isinstance(item, dict) else str(item))
         else:
             yield f"{label}: {_words(value)}"
 

@@ -72,9 +72,7 @@ def _expand(argument: str) -> tuple[list[Path], list[Path]]:
     if has_magic(argument):
         matches = [Path(match) for match in sorted(glob(argument, recursive=True)) if Path(match).is_file()]
         if not matches:
-            raise refuse(
-                argument, "the pattern matches no file", "correct the pattern or the working directory"
-            )
+            raise refuse(argument, "the pattern matches no file", "correct the pattern or the working directory")
         return matches, []
     raise refuse(argument, "does not exist", "correct the path")
 
@@ -84,9 +82,7 @@ def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
     for path in files:
         if not is_known(path):
             endings = ", ".join(KNOWN_ENDINGS)
-            yield Problem(
-                str(path), "is of an unknown kind, told by the end of its name", f"known endings: {endings}"
-            )
+            yield Problem(str(path), "is of an unknown kind, told by the end of its name", f"known endings: {endings}")
         elif path.stat().st_size == 0:
             yield Problem(str(path), "is empty (0 bytes)", "leave it out, or make it again")
         if path.resolve() in seen:

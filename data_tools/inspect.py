@@ -33,15 +33,9 @@ ENTROPY_PART_TOKENS = 1 << 20
 def build_parser() -> argparse.ArgumentParser:
     parser = tool_parser("inspect", DESCRIPTION)
     parser.add_argument("prefix", metavar="PREFIX", help="the pair's path without .bin or .idx")
-    parser.add_argument(
-        "--documents", type=whole_number, default=0, metavar="K", help="show the first K documents"
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="MODEL", help="sentencepiece model, to show text instead of ids"
-    )
-    parser.add_argument(
-        "--verify", action="store_true", help="compare the files with the manifest's checksums"
-    )
+    parser.add_argument("--documents", type=whole_number, default=0, metavar="K", help="show the first K documents")
+    parser.add_argument("--tokenizer", metavar="MODEL", help="sentencepiece model, to show text instead of ids")
+    parser.add_argument("--verify", action="store_true", help="compare the files with the manifest's checksums")
     parser.add_argument("--entropy", action="store_true", help="give the unigram entropy in nats a token")
     return parser
 

@@ -167,6 +167,4 @@ def _death(worker: _Worker) -> Refused:
         remedy = "most often memory ran out: use fewer --workers or free memory, then run again"
         return refuse(key, "was killed by signal 9 (SIGKILL); nothing was published", remedy)
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-    return refuse(
-        key, f"{how}; nothing was published", "run again; with --workers 1 the work is in one process"
-    )
+    return refuse(key, f"{how}; nothing was published", "run again; with --workers 1 the work is in one process")

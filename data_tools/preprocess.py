@@ -58,9 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="processes that encode (default: one a CPU)",
     )
-    parser.add_argument(
-        "--no-eod", action="store_true", help="do not end documents with the end-of-document piece"
-    )
+    parser.add_argument("--no-eod", action="store_true", help="do not end documents with the end-of-document piece")
     parser.add_argument(
         "--eod-piece",
         metavar="PIECE",
@@ -111,12 +109,8 @@ class ChunkEncoder:
                 text_bytes += record.text_bytes
                 space_signs += record.text.count(SPACE_PIECE)
         tokens = np.array(ids, dtype=np.int32)
-        unknown = (
-            int(np.count_nonzero(tokens == self.tokenizer.unk_id)) if self.tokenizer.unk_id is not None else 0
-        )
-        return EncodedChunk(
-            tokens.tobytes(), lengths, bad, text_bytes, blank, space_signs, unknown, chunk.read_bytes
-        )
+        unknown = int(np.count_nonzero(tokens == self.tokenizer.unk_id)) if self.tokenizer.unk_id is not None else 0
+        return EncodedChunk(tokens.tobytes(), lengths, bad, text_bytes, blank, space_signs, unknown, chunk.read_bytes)
 
 
 def preprocess(arguments: argparse.Namespace) -> Report:
@@ -129,9 +123,7 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     eod_id = None if arguments.no_eod else _require_eod(tokenizer)
     inputs = find_inputs(arguments.inputs)
     options = {"text_key": arguments.text_key, "bad_records": arguments.bad_records}
-    made = (
-        None if arguments.overwrite else _made_already(arguments.output, inputs, tokenizer, eod_id, options)
-    )
+    made = None if arguments.overwrite else _made_already(arguments.output, inputs, tokenizer, eod_id, options)
     if made is not None:
         return _report("already done", arguments.output, made, inputs, tokenizer)
     sources = describe_sources(inputs.files)
@@ -203,9 +195,7 @@ def _made_already(
         "inputs": not same_sources(inputs.files, manifest.sources),
     }
     if any(differences.values()):
-        what = (
-            f"exists, made with other {', '.join(name for name, differs in differences.items() if differs)}"
-        )
+        what = f"exists, made with other {', '.join(name for name, differs in differences.items() if differs)}"
         raise refuse(prefix, what, "pass --overwrite to replace it, or name another output")
     return manifest
 

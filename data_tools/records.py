@@ -157,9 +157,7 @@ def _utf8_size(text: str) -> int:
         return len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        raise ValueError(
-            f"not Unicode text: lone surrogate U+{code:04X} at character {error.start}"
-        ) from None
+        raise ValueError(f"not Unicode text: lone surrogate U+{code:04X} at character {error.start}") from None
 
 
 @dataclass

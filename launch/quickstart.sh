@@ -48,7 +48,8 @@ fi
 say "preparing $corpus: documents, split, tokenizer, tokens"
 tool state_of_the_union --output "$corpus/corpus.jsonl"
 tool split "$corpus/corpus.jsonl" --train "$corpus/train.jsonl" --valid "$corpus/valid.jsonl" --valid-fraction 0.05
-tool train_tokenizer "$corpus/train.jsonl" --vocab-size 4096 --output "$corpus/tokenizer.model"
+[ -f "$corpus/tokenizer.model" ] ||
+    tool train_tokenizer "$corpus/train.jsonl" --vocab-size 4096 --output "$corpus/tokenizer.model"
 tool preprocess "$corpus/train.jsonl" --tokenizer "$corpus/tokenizer.model" --output "$corpus/train"
 tool preprocess "$corpus/valid.jsonl" --tokenizer "$corpus/tokenizer.model" --output "$corpus/valid"
 

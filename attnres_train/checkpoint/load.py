@@ -1,50 +1,17 @@
-"""Choosing a checkpoint and continuing from it."""
+"""Continuing from a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from attnres_train.checkpoint.folder import checkpoints_folder, published_steps
 from attnres_train.checkpoint.manifest import Manifest, read_manifest
 from attnres_train.checkpoint.random_state import load_random_state
 from attnres_train.checkpoint.sharded import load_states, whole_shapes
 from attnres_train.engine.interface import Engine
-from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.errors import Problem, Refused
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
-
-
-def choose_checkpoint(resume: str, run_folder: Path) -> Path | None:
-    """The checkpoint that `checkpoint.resume` asks for; None starts at step 0.
-
-    Raises Refused where the wish cannot be met.
-    """
-    checkpoints = checkpoints_folder(run_folder)
-    published = published_steps(checkpoints)
-    newest = published[max(published)] if published else None
-    if resume == "auto":
-        return newest
-    if resume == "never":
-        if newest is not None:
-            raise refuse(
-                "checkpoint.resume",
-                f"is 'never', but {newest.absolute()} exists",
-                "choose another training.run_folder, or resume = 'auto'",
-            )
-        return None
-    if resume == "must":
-        if newest is None:
-            raise refuse(
-                "checkpoint.resume",
-                f"is 'must', but there is no checkpoint in {checkpoints.absolute()}",
-                "check training.run_folder, or use resume = 'auto' to start at step 0 where none is",
-            )
-        return newest
-    path = Path(resume)
-    if not path.is_dir():
-        raise refuse("checkpoint.resume", f"no folder {path.absolute()}", "give the folder of one checkpoint")
-    return path
 
 
 def check_fits(

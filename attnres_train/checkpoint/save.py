@@ -121,7 +121,11 @@ def _manifest(
             "sequence": int(parallel.sequence),
         },
         layers_per_stage=list(layers_per_stage),
-        versions={"attnres_train": __version__, "torch": torch.__version__, "megatron-core": version("megatron-core")},
+        versions={
+            "attnres_train": __version__,
+            "torch": torch.__version__,
+            "megatron-core": version("megatron-core"),
+        },
         tensors={name: {"shape": list(shape), "dtype": "float32"} for name, shape in sorted(shapes.items())},
         files={str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()},
         fingerprints=dict(fingerprints),

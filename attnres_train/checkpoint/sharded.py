@@ -43,9 +43,7 @@ def save_states(
     dist_checkpointing.save(sharded, str(folder), sharded_strategy=PlainTorchSave("torch_dist", 1))
 
 
-def load_states(
-    folder: Path, parameters: Sequence[LogicalParameter], grid: Grid
-) -> dict[str, OptimizerState]:
+def load_states(folder: Path, parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, OptimizerState]:
     """Read what this rank holds of every parameter in `parameters`; a collective."""
     whole = {
         f"{kind}/{p.name}": torch.zeros(p.parameter.shape, dtype=torch.float32) for p in parameters for kind in KINDS

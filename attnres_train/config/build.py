@@ -23,8 +23,7 @@ def build(
     The configuration is None where there is either. The text "none" is None for every key that may be None.
     """
     wanted = {
-        dotted: None if value == NONE_TEXT and keys[dotted].may_be_none else value
-        for dotted, value in values.items()
+        dotted: None if value == NONE_TEXT and keys[dotted].may_be_none else value for dotted, value in values.items()
     }
     wrong = {dotted for dotted, value in wanted.items() if not _is_plain(value)}
     missing: list[str] = []
@@ -40,9 +39,7 @@ def build(
                 wrong.add(dotted)
             elif dotted not in wrong:
                 missing.append(dotted)
-    problems = [
-        _wrong_value(keys[dotted], values[dotted], where(dotted)) for dotted in values if dotted in wrong
-    ]
+    problems = [_wrong_value(keys[dotted], values[dotted], where(dotted)) for dotted in values if dotted in wrong]
     return (None if wrong else config), problems, missing
 
 
@@ -100,9 +97,7 @@ def _remedy_for_text(key: Key, value: str) -> str | None:
 
 def show_value(value: Any) -> str:
     """`value` as a user would write it."""
-    if isinstance(value, bool | str | list | dict | int) or (
-        isinstance(value, float) and math.isfinite(value)
-    ):
+    if isinstance(value, bool | str | list | dict | int) or (isinstance(value, float) and math.isfinite(value)):
         try:
             return json.dumps(value, ensure_ascii=False)
         except TypeError:

@@ -66,9 +66,7 @@ def _tensor(config: RunConfig) -> Iterator[Problem]:
         verb = "is no multiple" if len(broken) == 1 else "are no multiples"
         common = gcd(*divided.values())
         remedy = f"degrees that divide all of them: {join_or(nearest_divisors(tensor, common))}"
-        yield Problem(
-            "parallel.tensor", f"{' and '.join(broken)} {verb} of parallel.tensor = {tensor}", remedy
-        )
+        yield Problem("parallel.tensor", f"{' and '.join(broken)} {verb} of parallel.tensor = {tensor}", remedy)
 
 
 def _residual(config: RunConfig) -> Iterator[Problem]:
@@ -79,9 +77,7 @@ def _residual(config: RunConfig) -> Iterator[Problem]:
         yield Problem("residual.block_size", message, remedy)
     if mode != "block" and size is not None:
         message = f'{size}, but residual.mode = "{mode}" has no blocks to size'
-        yield Problem(
-            "residual.block_size", message, 'remove it (or write "none"), or set residual.mode = "block"'
-        )
+        yield Problem("residual.block_size", message, 'remove it (or write "none"), or set residual.mode = "block"')
 
 
 def _eighth(sublayers: int) -> int:
@@ -93,9 +89,7 @@ def _grid(config: RunConfig) -> Iterator[Problem]:
     parallel = config.parallel
     if parallel.virtual > 1 and parallel.pipeline == 1:
         message = f"{parallel.virtual}, but parallel.pipeline = 1: chunks interleave over two ranks or more"
-        yield Problem(
-            "parallel.virtual", message, "set parallel.virtual = 1, or parallel.pipeline to 2 or more"
-        )
+        yield Problem("parallel.virtual", message, "set parallel.virtual = 1, or parallel.pipeline to 2 or more")
     for key, degree in (("parallel.context", parallel.context), ("parallel.expert", parallel.expert)):
         if degree > 1:
             what = key.rpartition(".")[2]
@@ -108,9 +102,9 @@ def _stages(config: RunConfig) -> Iterator[Problem]:
     grid = f"pipeline {parallel.pipeline} * virtual {parallel.virtual} = {stages} stages"
     if split is None:
         if layers < stages:
-            message = f"{grid}, but only {layers} layers: not every stage gets one"
+            message = f"{grid}, but model.num_layers = {layers}: not every stage gets one"
             empty = [1] * layers + [0] * (stages - layers)
-            remedy = f"use at most {layers} stages, or state parallel.layers_per_stage = {empty}"
+            remedy = f"make pipeline * virtual {layers} or less, or state parallel.layers_per_stage = {empty}"
             yield Problem("parallel.pipeline", message, remedy)
         return
     if len(split) != stages:
@@ -122,9 +116,7 @@ def _stages(config: RunConfig) -> Iterator[Problem]:
     if sum(split) != layers:
         message = f"sum {sum(split)}, wanted {layers} (model.num_layers)"
         even = [layers // stages + (stage < layers % stages) for stage in range(stages)]
-        yield Problem(
-            "parallel.layers_per_stage", message, f"for instance {even}; or leave it out to balance"
-        )
+        yield Problem("parallel.layers_per_stage", message, f"for instance {even}; or leave it out to balance")
 
 
 def _tokenizer(config: RunConfig) -> Iterator[Problem]:
@@ -147,9 +139,7 @@ def _data(config: RunConfig) -> Iterator[Problem]:
             shown = ", ".join(f"{prefix} = {weight:g}" for prefix, weight in negative.items())
             yield Problem(key, f"negative weight: {shown}", "weights are 0 or more; 0 leaves a corpus out")
         elif not sum(weights.values()) > 0:
-            yield Problem(
-                key, f"no weight above 0 among {len(weights)}", "give at least one corpus a weight above 0"
-            )
+            yield Problem(key, f"no weight above 0 among {len(weights)}", "give at least one corpus a weight above 0")
 
 
 def _resume(config: RunConfig) -> Iterator[Problem]:

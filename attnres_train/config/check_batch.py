@@ -59,8 +59,7 @@ def _accumulation_problem(config: RunConfig, data: int, stated: int, valid: str)
     )
     if whole % (micro * data):
         remedy = (
-            f"write global_batch_size = {product}, or leave accumulation out: "
-            f"nearest valid global sizes then {valid}"
+            f"write global_batch_size = {product}, or leave accumulation out: nearest valid global sizes then {valid}"
         )
     else:
         right = whole // (micro * data)

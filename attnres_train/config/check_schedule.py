@@ -35,9 +35,7 @@ def _decay(config: RunConfig) -> Iterator[Problem]:
         longest = steps - warmup
         if decay is None:
             remedy = f"write schedule.decay_steps = {max(1, min(longest, steps // 10))} for the last tenth"
-            yield Problem(
-                key, 'not set, but schedule.kind = "wsd" ends in a decay of this many steps', remedy
-            )
+            yield Problem(key, 'not set, but schedule.kind = "wsd" ends in a decay of this many steps', remedy)
         elif decay > longest:
             message = f"{decay}, but only training.steps {steps} - warmup_steps {warmup} = {longest} are left"
             yield Problem(key, message, f"write {longest} or less" if longest else "shorten the warm-up")

@@ -70,8 +70,7 @@ def _key(dotted: str, field: FieldInfo) -> Key:
         required=required,
         default=None if required else field.default,
         may_be_none=may_be_none,
-        takes=", or ".join(_words(option, field) for option in wanted)
-        + (f', or "{NONE_TEXT}"' if may_be_none else ""),
+        takes=", or ".join(_words(option, field) for option in wanted) + (f', or "{NONE_TEXT}"' if may_be_none else ""),
         choices=tuple(word for literal in literals for word in get_args(literal)),
         help=" ".join((field.description or "").split()),
     )

@@ -74,11 +74,9 @@ def load_checked(
     problems = list(reading.problems)
     if reading.config is not None:
         found = check(reading.config, world_size)
-        found += check_files(reading.config) if purpose != "plan" else []
+        found += check_files(reading.config, path) if purpose != "plan" else []
         found += check_needed_for_training(reading.config) if purpose == "train" else []
-        problems += [
-            _placed(problem, reading.origins) for problem in found if problem.key not in reading.meant
-        ]
+        problems += [_placed(problem, reading.origins) for problem in found if problem.key not in reading.meant]
     if problems or reading.config is None:
         raise Refused(problems)
     return Loaded(Path(path), reading.config, reading.origins)
@@ -137,9 +135,7 @@ def _placer(path: str | Path, document: Document) -> Callable[[str], str]:
     return place
 
 
-def _origin(
-    dotted: str, flags: Mapping[str, object], file: Mapping[str, object], place: Callable[[str], str]
-) -> str:
+def _origin(dotted: str, flags: Mapping[str, object], file: Mapping[str, object], place: Callable[[str], str]) -> str:
     if dotted in flags:
         return COMMAND_LINE
     return place(dotted) if dotted in file else DEFAULT

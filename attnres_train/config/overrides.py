@@ -77,20 +77,14 @@ def override_value(text: str) -> Any:
     return text if len(parsed) > 1 or isinstance(parsed["value"], dates) else parsed["value"]
 
 
-def _flag_problem(
-    flag: str, has_value: bool, values: Mapping[str, Any], known: Collection[str]
-) -> Problem | None:
+def _flag_problem(flag: str, has_value: bool, values: Mapping[str, Any], known: Collection[str]) -> Problem | None:
     if not flag.startswith("--"):
-        return Problem(
-            "command line", f"{flag!r} belongs to no flag", "write overrides as --section.key value"
-        )
+        return Problem("command line", f"{flag!r} belongs to no flag", "write overrides as --section.key value")
     name = flag[2:]
     if name not in known:
         return unknown_key(name, "command line", known, flag=True)
     if not has_value:
-        return Problem(
-            flag, "has no value (command line)", f"write {flag} VALUE; a switch takes true or false"
-        )
+        return Problem(flag, "has no value (command line)", f"write {flag} VALUE; a switch takes true or false")
     if name in values:
         message = f"given twice, {values[name]!r} first (command line)"
         return Problem(flag, message, "keep one of the two")

@@ -26,16 +26,16 @@ def vocabulary_size(config: RunConfig) -> int:
             "set tokenizer.model or tokenizer.vocab_size",
         )
     absolute = Path(tokenizer.model).absolute()
-    raise refuse(
-        "tokenizer.model", f"there is no file {absolute}", "correct the path, or set tokenizer.vocab_size"
-    )
+    raise refuse("tokenizer.model", f"there is no file {absolute}", "correct the path, or set tokenizer.vocab_size")
 
 
 def resolved_split(config: RunConfig, vocabulary: int) -> tuple[int, ...]:
-    """Layers of every stage: as stated, else balanced with the head of a vocabulary of this size counted."""
+    """Layers of every stage: as stated, else as `parallel.balance` says, for a vocabulary of this size."""
     parallel, model = config.parallel, config.model
     if parallel.layers_per_stage is not None:
         return parallel.layers_per_stage
+    if parallel.balance == "layers":
+        return balanced_split(model.num_layers, parallel.num_stages)
     padded = model.padded_vocabulary(vocabulary, parallel.tensor)
     head_cost = head_cost_in_layers(model, padded, config.training.sequence_length)
     return balanced_split(model.num_layers, parallel.num_stages, head_cost)

@@ -98,11 +98,7 @@ def toml_value(value: Any) -> str:
         # JSON and TOML agree on basic strings, but TOML also wants DEL escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"{toml_value(name)} = {toml_value(inner)}" for name, inner in value.items())
-            + "}"
-        )
+        return "{" + ", ".join(f"{toml_value(name)} = {toml_value(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(toml_value(inner) for inner in value) + "]"
     return repr(value)

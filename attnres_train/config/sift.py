@@ -73,11 +73,7 @@ def _unknown_table(
     sifted: Sifted,
 ) -> None:
     section = nearest_word(dotted, sections)
-    remedy = (
-        f"did you mean [{section}]?"
-        if section
-        else "the sections are " + ", ".join(f"[{s}]" for s in sections)
-    )
+    remedy = f"did you mean [{section}]?" if section else "the sections are " + ", ".join(f"[{s}]" for s in sections)
     sifted.problems.append(Problem(dotted, f"unknown section ({where(dotted)})", remedy))
     if section:
         _walk(table, f"{dotted}.", f"{section}.", keys, where, sifted)
@@ -87,9 +83,7 @@ def _unknown_table(
                 _unknown(f"{dotted}.{name}", value, keys, where, sifted)
 
 
-def _unknown(
-    dotted: str, value: Any, keys: Mapping[str, Key], where: Callable[[str], str], sifted: Sifted
-) -> None:
+def _unknown(dotted: str, value: Any, keys: Mapping[str, Key], where: Callable[[str], str], sifted: Sifted) -> None:
     """An unknown key, and where it is a table those of its keys that are near a known one."""
     sifted.problems.append(unknown_key(dotted, where(dotted), keys))
     nearest = nearest_key(dotted, keys)

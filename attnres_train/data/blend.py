@@ -35,9 +35,7 @@ def period_counts(weights: Mapping[str, float]) -> tuple[int, ...]:
     exact = [Fraction(str(weight)) for weight in weights.values()]
     total = sum(exact)
     if total == 0:
-        raise refuse(
-            ", ".join(weights) or "blend", "no source has a weight above 0", "give one a weight of 1"
-        )
+        raise refuse(", ".join(weights) or "blend", "no source has a weight above 0", "give one a weight of 1")
     shares = [weight / total for weight in exact]
     period = math.lcm(*(share.denominator for share in shares))
     if period <= MAX_PERIOD:
@@ -74,9 +72,7 @@ class Blend:
         order = np.argsort(times, kind="stable")
         self._sources, self._ordinals = sources[order], ordinals[order]
 
-    def locate(
-        self, positions: npt.NDArray[np.integer]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def locate(self, positions: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The source drawn at each position (0-based), and how many draws that source had before."""
         periods, within = np.divmod(np.asarray(positions, dtype=np.int64), self.period)
         if periods.size and int(periods.min()) < 0:

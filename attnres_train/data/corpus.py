@@ -110,9 +110,7 @@ def _check_tokenizer(prefix: str, manifest: Manifest, vocabulary_size: int, fing
     problems = []
     if fingerprint is not None and fingerprint != manifest.tokenizer_fingerprint:
         stored = f"made with tokenizer {manifest.tokenizer_fingerprint} ({manifest.vocabulary_size} pieces)"
-        problems.append(
-            Problem(key, f"{stored}, this run has {fingerprint} ({vocabulary_size} pieces)", remedy)
-        )
+        problems.append(Problem(key, f"{stored}, this run has {fingerprint} ({vocabulary_size} pieces)", remedy))
     if manifest.largest_id >= vocabulary_size:
         what = f"the largest id {manifest.largest_id} is not below the vocabulary size {vocabulary_size}"
         problems.append(Problem(key, what, remedy))
@@ -162,8 +160,7 @@ class TrainingData:
         self.corpora = _open_all(self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint)
         # A key of its own for every source, or corpora of equal size would be shuffled alike.
         self._orders = {
-            number: SampleOrder(corpus.num_samples, derive_key(seed, number))
-            for number, corpus in self.corpora.items()
+            number: SampleOrder(corpus.num_samples, derive_key(seed, number)) for number, corpus in self.corpora.items()
         }
 
     def sample(self, position: int) -> Sample:
@@ -244,9 +241,7 @@ class ValidationData:
     def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
         """The samples at `positions`, each below `len(self)`."""
         places = [self._places[position] for position in positions.tolist()]
-        return [
-            Sample(f"{number}:e0:{index}", self.corpora[number].sample(index)) for number, index in places
-        ]
+        return [Sample(f"{number}:e0:{index}", self.corpora[number].sample(index)) for number, index in places]
 
 
 def _spread(count: int, size: int) -> list[int]:

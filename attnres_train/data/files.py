@@ -116,9 +116,7 @@ def _open_exclusively(path: Path) -> BinaryIO:
         ours = False
     if not ours:
         file.close()
-        raise refuse(
-            str(path), "another process is writing this output", "wait for it, or name another output"
-        )
+        raise refuse(str(path), "another process is writing this output", "wait for it, or name another output")
     file.truncate(0)
     return file
 

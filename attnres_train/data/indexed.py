@@ -127,9 +127,7 @@ class IndexedWriter:
         if int(lengths.sum()) != tokens.size:
             raise ValueError(f"lengths sum to {int(lengths.sum())}, tokens are {tokens.size}")
         if lengths.size and int(lengths.max()) > np.iinfo(LENGTH_TYPE).max:
-            raise self._refuse(
-                int(lengths.argmax()), f"has {int(lengths.max())} tokens, the format holds 2^31 - 1"
-            )
+            raise self._refuse(int(lengths.argmax()), f"has {int(lengths.max())} tokens, the format holds 2^31 - 1")
         outside = np.flatnonzero((tokens < 0) | (tokens >= self.vocabulary_size))
         if outside.size:
             document = int(np.searchsorted(lengths.cumsum(), outside[0], side="right"))
@@ -164,9 +162,7 @@ class IndexedWriter:
 
     def _refuse(self, document: int, what: str) -> Refused:
         number = len(self._lengths) + document
-        return refuse(
-            f"{self.prefix}: document {number}", what, "use the tokenizer whose vocabulary size was given"
-        )
+        return refuse(f"{self.prefix}: document {number}", what, "use the tokenizer whose vocabulary size was given")
 
 
 def _write_index(file: BinaryIO, lengths: npt.NDArray[np.intc], dtype: np.dtype[np.integer]) -> str:
@@ -246,9 +242,7 @@ class IndexedReader:
             ends = offset + self.lengths[start : start + BLOCK].cumsum(dtype=np.int64) * self.type.itemsize
             offsets = self._offsets[start : start + BLOCK]
             if int(offsets[0]) != offset or not np.array_equal(offsets[1:], ends[:-1]):
-                raise _damaged(
-                    idx_path(self.prefix), "the documents' offsets do not follow from their lengths"
-                )
+                raise _damaged(idx_path(self.prefix), "the documents' offsets do not follow from their lengths")
             offset = int(ends[-1])
         if len(self.bounds) < 2 or int(self.bounds[0]) != 0 or int(self.bounds[-1]) != len(self.lengths):
             raise _damaged(idx_path(self.prefix), "the document bounds do not cover the sequences")

@@ -72,9 +72,7 @@ class BatchLoader:
         return [collate(samples[start : start + size]) for start in range(0, len(samples), size)]
 
 
-def validation_batches(
-    data: ValidationData, micro_batch_size: int, data_rank: int, data_ranks: int
-) -> Iterator[Batch]:
+def validation_batches(data: ValidationData, micro_batch_size: int, data_rank: int, data_ranks: int) -> Iterator[Batch]:
     """The whole validation set once over all ranks: as many full batches on every rank.
 
     Places past the end of the set repeat its first sample with loss mask 0 and the sample id PADDING_ID.

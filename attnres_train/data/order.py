@@ -85,9 +85,7 @@ class SampleOrder:
         if self.num_samples < 1 or self.seed < 0:
             raise ValueError(f"an order of {self.num_samples} samples with seed {self.seed}")
 
-    def locate(
-        self, positions: npt.NDArray[np.integer]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def locate(self, positions: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """The epoch and the sample index at each position (0-based)."""
         epochs, indices = np.divmod(np.asarray(positions, dtype=np.int64), self.num_samples)
         if epochs.size and int(epochs.min()) < 0:

@@ -21,7 +21,12 @@ class Sublayer(nn.Module):
     """
 
     def __init__(
-        self, branch: nn.Module, config: TransformerConfig, residual: ResidualConfig, layout: DepthLayout, index: int
+        self,
+        branch: nn.Module,
+        config: TransformerConfig,
+        residual: ResidualConfig,
+        layout: DepthLayout,
+        index: int,
     ):
         super().__init__()
         self.completes_block = layout.completes_block(index)
@@ -59,6 +64,4 @@ class TransformerLayer(nn.Module):
 
 
 def _mlp(spec: ModuleSpec, config: TransformerConfig, groups: ProcessGroupCollection) -> nn.Module:
-    return build_module(
-        spec, config=config, tp_group=groups.tp, ffn_hidden_size=config.ffn_hidden_size
-    )
+    return build_module(spec, config=config, tp_group=groups.tp, ffn_hidden_size=config.ffn_hidden_size)

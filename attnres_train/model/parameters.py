@@ -49,7 +49,13 @@ def _sharding(name: str, parameter: nn.Parameter, vocabulary_size: int, ranks: i
 
 
 def initialize(
-    stage: StageModel, model: ModelConfig, *, seed: int, vocabulary_size: int, tensor_rank: int, tensor_ranks: int
+    stage: StageModel,
+    model: ModelConfig,
+    *,
+    seed: int,
+    vocabulary_size: int,
+    tensor_rank: int,
+    tensor_ranks: int,
 ) -> None:
     """Set every parameter of `stage` to its initial value, the same under every layout.
 

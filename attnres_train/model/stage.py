@@ -79,7 +79,15 @@ class StageModel(MegatronModule):
             {str(i): TransformerLayer(config, residual, self.layout, i, groups) for i in role.layers}
         )
         self.head = (
-            Head(config, residual, self.layout, groups, vocabulary_size, padded_vocabulary, model.tie_embeddings)
+            Head(
+                config,
+                residual,
+                self.layout,
+                groups,
+                vocabulary_size,
+                padded_vocabulary,
+                model.tie_embeddings,
+            )
             if role.last
             else None
         )

@@ -1,8 +1,8 @@
 """What a run reports.
 
-    metrics.py   the tags and values of a logged step
-    sinks.py     metrics.jsonl and TensorBoard, each step once across resumes
-    console.py   log files of every rank, the lines of rank 0
-    recorder.py  puts them together
-    config.py    the [observe] section
+metrics.py   the tags and values of a logged step
+sinks.py     metrics.jsonl and TensorBoard, each step once across resumes
+console.py   log files of every rank, the lines of rank 0
+recorder.py  puts them together
+config.py    the [observe] section
 """

@@ -26,7 +26,13 @@ class Timing:
 
 
 def step_metrics(
-    state: TrainState, report: StepReport, timing: Timing, *, flops_per_token: float, devices: int, peak_gib: float
+    state: TrainState,
+    report: StepReport,
+    timing: Timing,
+    *,
+    flops_per_token: float,
+    devices: int,
+    peak_gib: float,
 ) -> dict[str, float]:
     """Tags and values of one training step; rates are over the steps since the last logged one."""
     tokens_per_second = timing.tokens / timing.seconds

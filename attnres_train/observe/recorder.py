@@ -22,9 +22,7 @@ log = logging.getLogger(CONSOLE)
 class Recorder:
     """Curves and lines of a run that continues at `state`."""
 
-    def __init__(
-        self, config: RunConfig, grid: Grid, run_folder: Path, state: TrainState, flops_per_token: float
-    ):
+    def __init__(self, config: RunConfig, grid: Grid, run_folder: Path, state: TrainState, flops_per_token: float):
         self.config = config
         self.grid = grid
         self.flops_per_token = flops_per_token

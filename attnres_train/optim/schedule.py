@@ -16,7 +16,7 @@ def learning_rate(optimizer: OptimizerConfig, schedule: ScheduleConfig, total_st
     """
     peak, floor, warmup = optimizer.learning_rate, schedule.min_learning_rate, schedule.warmup_steps
     if step <= warmup:
-        return peak * step / warmup
+        return peak * (step / warmup)  # exactly the peak at the end
     if schedule.kind == "constant":
         return peak
     if schedule.kind == "cosine":

@@ -24,7 +24,10 @@ class ParallelConfig:
     sequence: bool = False
     """Shard activations outside the tensor-parallel layers along the sequence, over the tensor ranks."""
     layers_per_stage: tuple[int, ...] | None = None
-    """Layers of each of the `pipeline * virtual` stages, in order; None balances them."""
+    """Layers of each of the `pipeline * virtual` stages, in order; None leaves it to `balance`."""
+    balance: Literal["layers", "cost"] = "layers"
+    """`layers`: as many layers a stage as can be, larger stages first. `cost`: the dearest stage as cheap as can
+    be, the output projection counted; for models whose vocabulary is large beside their layers."""
     history_cache: Literal["auto", "off"] = "auto"
     """How the depth history crosses stages; `off` sends the whole prefix on every hop."""
     timeout_seconds: int = Field(default=600, ge=1)

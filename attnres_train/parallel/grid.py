@@ -60,9 +60,7 @@ class Grid:
         return [c * self.parallel.pipeline + self.pipeline_rank for c in range(self.parallel.virtual)]
 
     def __str__(self) -> str:
-        return (
-            f"rank {self.rank} (tensor {self.tensor_rank}, pipeline {self.pipeline_rank}, data {self.data_rank})"
-        )
+        return f"rank {self.rank} (tensor {self.tensor_rank}, pipeline {self.pipeline_rank}, data {self.data_rank})"
 
 
 def start_process_group(timeout_seconds: int) -> None:

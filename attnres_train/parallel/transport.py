@@ -221,4 +221,3 @@ class HistoryCommunicator(P2PCommunicator):
         messages.incoming = [tensor.detach() for tensor in tensors]
         sources = tuple(tensors[: len(hop.sources)])
         return HistoryPayload(History(sources, tensors[-1] if hop.partial else None), hop)
-

@@ -50,9 +50,7 @@ class Tokenizer:
         """The tokenizer of a model file."""
         if not Path(path).is_file():
             what = "is a folder, not a file" if Path(path).is_dir() else "does not exist"
-            remedy = (
-                "give the path of the .model file, or make one with `python -m data_tools.train_tokenizer`"
-            )
+            remedy = "give the path of the .model file, or make one with `python -m data_tools.train_tokenizer`"
             raise refuse(str(path), what, remedy)
         return cls(Path(path).read_bytes(), str(path), eod_piece)
 
@@ -69,9 +67,7 @@ class Tokenizer:
         """
         ids = list(ids)
         if any(not 0 <= i < self.vocab_size for i in ids):
-            raise ValueError(
-                f"ids outside [0, {self.vocab_size}): {[i for i in ids if not 0 <= i < self.vocab_size]}"
-            )
+            raise ValueError(f"ids outside [0, {self.vocab_size}): {[i for i in ids if not 0 <= i < self.vocab_size]}")
         text: str = self._processor.decode(ids)
         return text
 
@@ -86,9 +82,7 @@ class Tokenizer:
         if not self._processor.is_control(found):
             known = ", ".join(map(self._processor.id_to_piece, self._control_ids())) or "none"
             what = f"{piece!r} is no control piece of this model; its control pieces: {known}"
-            raise refuse(
-                self.name, what, "name one of them; other pieces can occur in text and so end nothing"
-            )
+            raise refuse(self.name, what, "name one of them; other pieces can occur in text and so end nothing")
         return found
 
     def _control_ids(self) -> list[int]:
@@ -102,9 +96,7 @@ def _none_if_absent(piece_id: int) -> int | None:
 def _keeps_text(spec: ModelProto) -> bool:
     """Whether decoding restores every text but U+2581: nothing normalised, bytes for what has no piece."""
     normalizer = spec.normalizer_spec
-    changes = (
-        normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
-    )
+    changes = normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
     plain = normalizer.escape_whitespaces and not spec.trainer_spec.treat_whitespace_as_suffix
     return bool(spec.trainer_spec.byte_fallback and plain and not changes)
 

@@ -118,7 +118,5 @@ def _explain(message: str, options: TrainingOptions, count: int) -> Refused:
         return refuse(key, what, f"ask for at most {found[1]}, or give more text")
     if found := re.search(r"required_chars\. \d+ vs (\d+)", message):
         what = f"the bytes, special pieces and characters of the text alone are {found[1]} pieces"
-        return refuse(
-            key, what, f"ask for at least {found[1]}, or lower the character coverage (say 0.9995)"
-        )
+        return refuse(key, what, f"ask for at least {found[1]}, or lower the character coverage (say 0.9995)")
     return refuse("sentencepiece", f"cannot train: {message}", "mend what the message names")

@@ -25,8 +25,7 @@ SPACE_PIECE = "\u2581"
 def can_cut_into_words(pieces: list[str]) -> bool:
     """Whether no piece of the vocabulary reaches across a cut that `WORD` makes."""
     return all(
-        piece == "\n" or ("\n" not in piece and SPACE_PIECE not in piece.lstrip(SPACE_PIECE))
-        for piece in pieces
+        piece == "\n" or ("\n" not in piece and SPACE_PIECE not in piece.lstrip(SPACE_PIECE)) for piece in pieces
     )
 
 

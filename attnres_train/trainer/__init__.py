@@ -1,9 +1,9 @@
 """The training loop.
 
-    step.py        one training step, from samples to new weights
-    loop.py        step, record, evaluate, save, until the last step or a signal
-    build.py       the parts of a run from its configuration
-    evaluation.py  the loss on the fixed validation set
-    signals.py     signals that ask a run to save and end
-    config.py      the [training] section
+step.py        one training step, from samples to new weights
+loop.py        step, record, evaluate, save, until the last step or a signal
+build.py       the parts of a run from its configuration
+evaluation.py  the loss on the fixed validation set
+signals.py     signals that ask a run to save and end
+config.py      the [training] section
 """

@@ -45,7 +45,10 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
         sequence=parallel.sequence,
     )
     plan = WirePlan(
-        DepthLayout.of(config.residual, config.model.num_layers), layers_per_stage, parallel.pipeline, parallel.virtual
+        DepthLayout.of(config.residual, config.model.num_layers),
+        layers_per_stage,
+        parallel.pipeline,
+        parallel.virtual,
     )
     stages = [_build_stage(config, grid, megatron, plan, stage, vocabulary_size) for stage in grid.stages()]
     engine = MegatronEngine(stages, config.optimizer, megatron, grid, vocabulary_size)
@@ -61,7 +64,12 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
 
 
 def _build_stage(
-    config: RunConfig, grid: Grid, megatron: TransformerConfig, plan: WirePlan, stage: int, vocabulary_size: int
+    config: RunConfig,
+    grid: Grid,
+    megatron: TransformerConfig,
+    plan: WirePlan,
+    stage: int,
+    vocabulary_size: int,
 ) -> StageModel:
     interleaved = config.parallel.virtual > 1
     role = StageRole(

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnres_train.checkpoint.load import choose_checkpoint, load_checkpoint
+from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.save import save_checkpoint
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.corpus import ValidationData
@@ -16,10 +16,10 @@ from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.recorder import Recorder
 from attnres_train.parallel.grid import Grid
+from attnres_train.progress import TrainState
 from attnres_train.trainer.build import Parts
 from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.signals import StopRequest
-from attnres_train.progress import TrainState
 from attnres_train.trainer.step import train_step
 
 log = logging.getLogger(CONSOLE)
@@ -36,6 +36,8 @@ class Run:
     validation: ValidationData | None
     fingerprints: dict[str, str]
     folder: Path
+    checkpoint: Path | None
+    """Where to continue from; None starts at step 0."""
     flops_per_token: float
     stop: StopRequest
 
@@ -71,13 +73,12 @@ def train(run: Run) -> ExitCode:
 
 
 def resume(run: Run) -> TrainState:
-    """The state that `checkpoint.resume` asks for."""
-    folder = choose_checkpoint(run.config.checkpoint.resume, run.folder)
-    if folder is None:
+    """The state to start from."""
+    if run.checkpoint is None:
         log.info(f"starting at step 0: no checkpoint in {run.folder}")
         return TrainState()
-    state = load_checkpoint(folder, run.parts.engine, run.grid, run.fingerprints)
-    log.info(f"resuming from {folder} at step {state.step}, sample {state.samples}")
+    state = load_checkpoint(run.checkpoint, run.parts.engine, run.grid, run.fingerprints)
+    log.info(f"resuming from {run.checkpoint} at step {state.step}, sample {state.samples}")
     return state
 
 

@@ -50,7 +50,12 @@ def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any) ->
 
 
 def _rank(
-    rank: int, world_size: int, rendezvous: Path, queue: Any, function: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int,
+    world_size: int,
+    rendezvous: Path,
+    queue: Any,
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     try:
         torch.set_num_threads(1)

@@ -30,9 +30,7 @@ def run_steps(
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
     if first:
-        state = load_checkpoint(
-            checkpoints_folder(folder) / checkpoint_name(first), parts.engine, grid, FINGERPRINTS
-        )
+        state = load_checkpoint(checkpoints_folder(folder) / checkpoint_name(first), parts.engine, grid, FINGERPRINTS)
         assert state == TrainState(step=first, samples=8 * first, tokens=first, skipped_steps=1)
         assert parts.engine.updates == first
     losses, norms = [], []
@@ -65,12 +63,15 @@ def first_rank(ranks: int, config: RunConfig, first: int, last: int, folder: Pat
 
 @pytest.mark.parametrize(
     ("ranks", "parallel"),
-    [(1, {}), (2, {}), (2, {"pipeline": 2, "virtual": 2, "tied": True}), (2, {"tensor": 2, "precision": "bf16"})],
+    [
+        (1, {}),
+        (2, {}),
+        (2, {"pipeline": 2, "virtual": 2, "tied": True}),
+        (2, {"tensor": 2, "precision": "bf16"}),
+    ],
     ids=["one process", "data 2", "pipeline 2 x virtual 2, tied", "tensor 2, bf16"],
 )
-def test_twenty_steps_equal_ten_and_a_new_process_and_ten(
-    ranks: int, parallel: dict[str, Any], tmp_path: Path
-) -> None:
+def test_twenty_steps_equal_ten_and_a_new_process_and_ten(ranks: int, parallel: dict[str, Any], tmp_path: Path) -> None:
     config = tiny_config("block", **parallel)
     losses, norms, tensors = first_rank(ranks, config, 0, 20, tmp_path)
     first_losses, first_norms, _ = first_rank(ranks, config, 0, 10, tmp_path, save=True)

@@ -26,7 +26,9 @@ class Layout:
     @property
     def keeps_bits(self) -> bool:
         """Pipelines alone change no sum's order; a tied matrix adds its two gradients up in another order."""
-        return "tensor" not in self.parallel and self.ranks == self.parallel.get("pipeline") and not self.model.get("tied")
+        return (
+            "tensor" not in self.parallel and self.ranks == self.parallel.get("pipeline") and not self.model.get("tied")
+        )
 
 
 LAYOUTS = [
@@ -37,7 +39,11 @@ LAYOUTS = [
     Layout("pipeline 2 x virtual 2", 2, {"pipeline": 2, "virtual": 2}),
     Layout("pipeline 4", 4, {"pipeline": 4}),
     Layout("tensor 2 x pipeline 2", 4, {"tensor": 2, "pipeline": 2}),
-    Layout("tensor 2 sequence x pipeline 2 x virtual 2", 4, {"tensor": 2, "sequence": True, "pipeline": 2, "virtual": 2}),
+    Layout(
+        "tensor 2 sequence x pipeline 2 x virtual 2",
+        4,
+        {"tensor": 2, "sequence": True, "pipeline": 2, "virtual": 2},
+    ),
     Layout("data 2 x pipeline 2", 4, {"pipeline": 2}),
     Layout("7 layers on 2 stages", 2, {"pipeline": 2}, {"layers": 7}),
     Layout("7 layers on 2 x 2 stages", 2, {"pipeline": 2, "virtual": 2}, {"layers": 7}),

@@ -77,9 +77,7 @@ def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[f
     return agreed.loss, update.grad_norm, agreed.forward_bytes
 
 
-def whole_tensors(
-    parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid
-) -> dict[str, Tensor]:
+def whole_tensors(parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:
     """Logical tensors from what every rank holds of them, on rank 0; unequal replicas are an error."""
     shardings = {p.name: p.sharding for p in parameters if p.owned}
     parts = [(shardings[name], name, tensor) for name, tensor in mine.items()]
@@ -107,4 +105,12 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return ((value - reference).norm() / (scale if scale > 0 else 1.0)).item()
 
 
-__all__ = ["Trained", "build_tiny", "relative_error", "step_tiny", "stop_process_group", "train_all", "train_tiny"]
+__all__ = [
+    "Trained",
+    "build_tiny",
+    "relative_error",
+    "step_tiny",
+    "stop_process_group",
+    "train_all",
+    "train_tiny",
+]

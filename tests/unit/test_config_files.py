@@ -17,7 +17,9 @@ def _work_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def problems(tmp_path: Path, **values: object) -> list[tuple[str, str, str]]:
-    return [(p.key, p.message, p.remedy) for p in check_files(small(tmp_path, *flags(**values)))]
+    return [
+        (p.key, p.message, p.remedy) for p in check_files(small(tmp_path, *flags(**values)), tmp_path / "small.toml")
+    ]
 
 
 def test_a_configuration_that_names_no_file_has_no_problem(tmp_path: Path) -> None:
@@ -45,9 +47,20 @@ def test_whole_corpora_are_accepted(tmp_path: Path) -> None:
     assert problems(tmp_path, data__train="a") == []
 
 
-@pytest.mark.parametrize("word", ["auto", "must", "never"])
-def test_the_words_of_resume_need_no_file(tmp_path: Path, word: str) -> None:
+@pytest.mark.parametrize("word", ["auto", "never"])
+def test_auto_and_never_need_no_checkpoint(tmp_path: Path, word: str) -> None:
     assert problems(tmp_path, checkpoint__resume=word) == []
+
+
+def test_must_needs_a_checkpoint_and_never_forbids_one(tmp_path: Path) -> None:
+    ((_, message, _),) = problems(tmp_path, checkpoint__resume="must")
+    checkpoints = tmp_path / "runs/small/checkpoints"
+    assert message == f"is 'must', but there is no checkpoint in {checkpoints}"
+    (checkpoints / "step-00000010").mkdir(parents=True)
+    (checkpoints / "step-00000010/manifest.json").touch()
+    assert problems(tmp_path, checkpoint__resume="must") == []
+    ((_, message, _),) = problems(tmp_path, checkpoint__resume="never")
+    assert message == f"is 'never', but {checkpoints / 'step-00000010'} exists"
 
 
 def test_a_resume_path_that_does_not_exist_is_named_with_its_absolute_path(tmp_path: Path) -> None:

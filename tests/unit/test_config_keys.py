@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.config.keys import all_keys
@@ -83,6 +83,7 @@ def test_the_nearest_key_is_the_one_that_was_meant(written: str, nearest: str | 
     assert nearest_key(written, KEYS) == nearest
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(KEYS)), st.data())
 def test_a_key_with_one_letter_missing_is_found_again(dotted: str, data: st.DataObject) -> None:
     section, _, name = dotted.rpartition(".")

@@ -32,9 +32,7 @@ def test_misspelt_and_misplaced_settings_are_all_refused_at_once_with_nearest_na
     """A misspelt key, `lr` at the wrong level, size "64k", a key twice, an unknown flag, a deepspeed key."""
     text = edited("hidden_size = 64\n", 'hidden_size = "64k"\n')
     text = "lr = 3e-4\n" + text + "seed = 1\nseed = 2\n[optimizer]\nlearing_rate = 1e-3\n"
-    path = write(
-        tmp_path, text + '[engine]\nkind = "deepspeed"\n[engine.deepspeed]\ngradient_acumulation_steps = 4\n'
-    )
+    path = write(tmp_path, text + '[engine]\nkind = "deepspeed"\n[engine.deepspeed]\ngradient_acumulation_steps = 4\n')
     start = time.monotonic()
     found = refusal(path, ["--learing_rate", "1e-3"])
     assert time.monotonic() - start < 5
@@ -83,9 +81,7 @@ def test_an_unquoted_size_with_a_unit_is_named_with_line_and_remedy(tmp_path: Pa
         ("--model.num_layers=none", '"none" is not an integer of at least 1'),
     ],
 )
-def test_a_wrong_value_says_what_was_written_and_what_is_taken(
-    tmp_path: Path, flag: str, message: str
-) -> None:
+def test_a_wrong_value_says_what_was_written_and_what_is_taken(tmp_path: Path, flag: str, message: str) -> None:
     (problem,) = refusal(write(tmp_path), [flag]).values()
     assert f"--{problem.key}" == flag.partition("=")[0]
     assert message in problem.message
@@ -136,6 +132,16 @@ def test_a_required_key_that_is_only_misspelt_is_reported_once(tmp_path: Path) -
     found = refusal(write(tmp_path, edited("hidden_size = 64\n", "hidden_dim = 64\n")))
     assert list(found) == ["model.hidden_dim"]
     assert found["model.hidden_dim"].remedy == "did you mean model.hidden_size?"
+
+
+def test_what_only_follows_from_a_misspelt_key_is_not_reported_too(tmp_path: Path) -> None:
+    found = refusal(write(tmp_path, edited("block_size = 2\n", "blok_size = 2\n")))
+    assert list(found) == ["residual.blok_size"]
+
+
+def test_rules_are_not_held_against_a_default_that_stands_in_for_an_unreadable_value(tmp_path: Path) -> None:
+    found = refusal(write(tmp_path, SMALL + "[parallel]\nvirtual = 2\npipeline = 2 ranks\n"))
+    assert list(found) == ["parallel.pipeline"]
 
 
 def test_a_misspelt_section_is_reported_once_and_its_keys_are_still_looked_at(tmp_path: Path) -> None:

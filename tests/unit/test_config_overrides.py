@@ -43,9 +43,7 @@ def test_both_spellings_of_a_flag_mean_the_same() -> None:
 
 
 def test_a_negative_number_is_a_value_and_a_flag_is_not() -> None:
-    parsed = parse_overrides(
-        ["--model.num_layers", "-1", "--parallel.sequence", "--training.steps", "2"], all_keys()
-    )
+    parsed = parse_overrides(["--model.num_layers", "-1", "--parallel.sequence", "--training.steps", "2"], all_keys())
     assert parsed.values == {"model.num_layers": -1, "training.steps": 2}
     (problem,) = parsed.problems
     assert (problem.key, problem.message) == ("--parallel.sequence", "has no value (command line)")
@@ -66,9 +64,7 @@ def test_an_equals_sign_in_the_value_stays_there() -> None:
         (["--training.steps=3", "--training.steps=4"], "--training.steps", "keep one of the two"),
     ],
 )
-def test_a_flag_that_cannot_be_taken_is_a_problem_with_a_remedy(
-    arguments: list[str], key: str, remedy: str
-) -> None:
+def test_a_flag_that_cannot_be_taken_is_a_problem_with_a_remedy(arguments: list[str], key: str, remedy: str) -> None:
     (problem,) = parse_overrides(arguments, all_keys()).problems
     assert (problem.key, problem.remedy) == (key, remedy)
 
@@ -91,7 +87,5 @@ def test_all_flags_are_looked_at_after_a_bad_one() -> None:
         ("run.toml --world=4 --a.b --c.d 1", ["run.toml", "--world=4"], ["--a.b", "--c.d", "1"]),
     ],
 )
-def test_a_command_line_is_split_into_own_flags_and_overrides(
-    line: str, own: list[str], overrides: list[str]
-) -> None:
+def test_a_command_line_is_split_into_own_flags_and_overrides(line: str, own: list[str], overrides: list[str]) -> None:
     assert separate(line.split(), ("--world", "--json")) == (own, overrides)

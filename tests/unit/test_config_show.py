@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.config.keys import all_keys
@@ -46,9 +46,7 @@ def test_the_resolved_file_says_where_every_value_came_from(tmp_path: Path) -> N
         flags(optimizer__eps="1e-300", schedule__min_learning_rate=0, parallel__sequence="true"),
     ],
 )
-def test_the_resolved_file_loads_again_to_an_equal_configuration(
-    tmp_path: Path, overrides: list[str]
-) -> None:
+def test_the_resolved_file_loads_again_to_an_equal_configuration(tmp_path: Path, overrides: list[str]) -> None:
     loaded = load(write(tmp_path), overrides)
     assert reloaded(tmp_path, loaded.config, loaded.origins) == loaded.config
 
@@ -65,15 +63,13 @@ def test_a_file_name_with_a_line_end_does_not_break_the_comment(tmp_path: Path) 
 
 
 values = st.recursive(
-    st.booleans()
-    | st.integers(-(2**60), 2**60)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
 
 
+@settings(deadline=None)
 @given(values)
 def test_any_value_written_as_toml_reads_back_equal(value: Any) -> None:
     assert tomllib.loads(f"x = {toml_value(value)}")["x"] == value

@@ -118,9 +118,7 @@ def test_extreme_blends_wrap_each_source_into_its_own_epochs(
         assert abs(len(mine) - due[source]) <= 1
         whole_epochs = len(mine) // 50
         for epoch in range(whole_epochs):
-            assert sorted(mine[50 * epoch : 50 * epoch + 50]) == sorted(
-                f"{source}:e{epoch}:{i}" for i in range(50)
-            )
+            assert sorted(mine[50 * epoch : 50 * epoch + 50]) == sorted(f"{source}:e{epoch}:{i}" for i in range(50))
         assert all(f":e{whole_epochs}:" in name for name in mine[50 * whole_epochs :])
     summary = data.summary(total)
     assert [(source.draws, source.samples) for source in summary] == [(due[0], 50), (due[1], 50)]
@@ -129,9 +127,7 @@ def test_extreme_blends_wrap_each_source_into_its_own_epochs(
 
 def test_two_corpora_of_equal_size_are_shuffled_differently(tmp_path: Path) -> None:
     data = training({write(tmp_path / name, 50 * T + 1): 1.0 for name in "ab"})
-    orders = [
-        [name.split(":")[2] for name in ids(data, 0, 100) if name.startswith(source)] for source in "01"
-    ]
+    orders = [[name.split(":")[2] for name in ids(data, 0, 100) if name.startswith(source)] for source in "01"]
     assert sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]
 
 

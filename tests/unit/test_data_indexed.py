@@ -30,9 +30,7 @@ def test_documents_and_the_stream_come_back_as_they_went_in(tmp_path: Path) -> N
     assert reader.num_documents == 4
     assert [reader.document(i).tolist() for i in range(4)] == DOCUMENTS
     assert reader.window(2, 5).tolist() == [3, 4, 5, 6, 7]
-    assert reader.window(0, reader.num_tokens).tolist() == [
-        token for document in DOCUMENTS for token in document
-    ]
+    assert reader.window(0, reader.num_tokens).tolist() == [token for document in DOCUMENTS for token in document]
 
 
 @pytest.mark.parametrize("start, count", [(-1, 2), (0, 12), (11, 1), (3, -1)])
@@ -42,12 +40,8 @@ def test_a_window_outside_the_stream_is_an_error(tmp_path: Path, start: int, cou
         IndexedReader(tmp_path / "c").window(start, count)
 
 
-@pytest.mark.parametrize(
-    "vocabulary_size, width", [(1, 2), (65_535, 2), (65_536, 2), (65_537, 4), (119_547, 4)]
-)
-def test_the_largest_id_of_every_vocabulary_comes_back(
-    tmp_path: Path, vocabulary_size: int, width: int
-) -> None:
+@pytest.mark.parametrize("vocabulary_size, width", [(1, 2), (65_535, 2), (65_536, 2), (65_537, 4), (119_547, 4)])
+def test_the_largest_id_of_every_vocabulary_comes_back(tmp_path: Path, vocabulary_size: int, width: int) -> None:
     documents = [
         [0],
         [vocabulary_size - 1, 0],
@@ -82,9 +76,7 @@ def test_the_facts_of_a_pair_are_those_of_its_files(tmp_path: Path) -> None:
     assert (tmp_path / "c.json").read_bytes() == b"{}"
 
 
-def test_a_long_index_written_and_checked_in_blocks_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_index_written_and_checked_in_blocks_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnres_train.data.indexed.BLOCK", 7)
     lengths = np.arange(50) % 5
     with IndexedWriter(tmp_path / "c", 1000) as writer:

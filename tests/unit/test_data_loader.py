@@ -32,9 +32,7 @@ def data(prefix: str) -> TrainingData:
 
 def step_ids(data: TrainingData, consumed: int, global_batch: int, micro: int, ranks: int) -> list[str]:
     batches = [
-        batch
-        for rank in range(ranks)
-        for batch in BatchLoader(data, global_batch, micro, rank, ranks).step(consumed)
+        batch for rank in range(ranks) for batch in BatchLoader(data, global_batch, micro, rank, ranks).step(consumed)
     ]
     return [name for batch in batches for name in batch.sample_ids]
 

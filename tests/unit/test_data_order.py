@@ -25,9 +25,7 @@ def test_every_small_size_gives_a_bijection(size: int) -> None:
 
 @settings(deadline=None)
 @given(size=st.integers(1, 2**62), key=KEYS, data=st.data())
-def test_huge_sizes_stay_inside_and_distinct_without_being_enumerated(
-    size: int, key: int, data: st.DataObject
-) -> None:
+def test_huge_sizes_stay_inside_and_distinct_without_being_enumerated(size: int, key: int, data: st.DataObject) -> None:
     indices = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=20, unique=True))
     images = permute(np.array(indices), size, key).tolist()
     assert len(set(images)) == len(indices)
@@ -36,9 +34,7 @@ def test_huge_sizes_stay_inside_and_distinct_without_being_enumerated(
 
 @settings(deadline=None)
 @given(size=st.integers(2, 500), key=KEYS, data=st.data())
-def test_an_index_goes_to_the_same_place_alone_or_among_others(
-    size: int, key: int, data: st.DataObject
-) -> None:
+def test_an_index_goes_to_the_same_place_alone_or_among_others(size: int, key: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, size - 1))
     assert permute(np.array([index]), size, key)[0] == permute(np.arange(size), size, key)[index]
 

@@ -42,9 +42,7 @@ def test_a_pair_is_described_and_its_documents_are_shown_as_text(
     assert sum(shown["tokens"] for shown in report["first_documents"]) < report["tokens"]
 
 
-def test_a_pair_without_manifest_is_described_by_itself(
-    corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pair_without_manifest_is_described_by_itself(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (corpus / "c.json").unlink()
     code, report = inspect(capsys, corpus / "c", "--documents", 1)
     assert (code, report["documents"], report["manifest"]) == (0, 3, "none")

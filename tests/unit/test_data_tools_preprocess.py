@@ -86,9 +86,7 @@ def test_documents_are_stored_in_order_each_with_one_eod_at_its_end(
     assert outputs(tmp_path) == ["c.bin", "c.idx", "c.json"]
 
 
-def test_without_eod_the_lengths_are_those_of_the_texts(
-    tmp_path: Path, model: Path, preprocess: Preprocess
-) -> None:
+def test_without_eod_the_lengths_are_those_of_the_texts(tmp_path: Path, model: Path, preprocess: Preprocess) -> None:
     write_texts(tmp_path / "a.jsonl", TEXTS[:3])
     assert preprocess("a.jsonl", "--no-eod")[0] == 0
     assert stored(tmp_path) == [Tokenizer.load(model).encode(text) for text in TEXTS[:3]]
@@ -142,9 +140,7 @@ def write_with_bad_lines(path: Path) -> None:
     write(path, lines)
 
 
-def test_a_bad_line_stops_by_default_naming_file_line_and_reason(
-    tmp_path: Path, preprocess: Preprocess
-) -> None:
+def test_a_bad_line_stops_by_default_naming_file_line_and_reason(tmp_path: Path, preprocess: Preprocess) -> None:
     write_with_bad_lines(tmp_path / "a.jsonl")
     code, report = preprocess("a.jsonl", "--workers", "2")
     assert code == 2
@@ -152,9 +148,7 @@ def test_a_bad_line_stops_by_default_naming_file_line_and_reason(
     assert outputs(tmp_path) == []
 
 
-def test_bad_lines_are_skipped_on_request_and_all_reported(
-    tmp_path: Path, model: Path, preprocess: Preprocess
-) -> None:
+def test_bad_lines_are_skipped_on_request_and_all_reported(tmp_path: Path, model: Path, preprocess: Preprocess) -> None:
     write_with_bad_lines(tmp_path / "a.jsonl")
     code, report = preprocess("a.jsonl", "--workers", "2", "--bad-records", "skip")
     assert (code, report["documents"], report["skipped_records"]) == (0, 997, 3)
@@ -164,9 +158,7 @@ def test_bad_lines_are_skipped_on_request_and_all_reported(
     assert [decode(document) for document in stored(tmp_path)] == wanted
 
 
-def test_more_bad_lines_than_allowed_are_refused_at_the_first_too_many(
-    tmp_path: Path, preprocess: Preprocess
-) -> None:
+def test_more_bad_lines_than_allowed_are_refused_at_the_first_too_many(tmp_path: Path, preprocess: Preprocess) -> None:
     write_with_bad_lines(tmp_path / "a.jsonl")
     code, report = preprocess("a.jsonl", "--workers", "2", "--bad-records", "skip", "--max-bad", "2")
     assert code == 2 and "a.jsonl:1000" in facts(report) and "bad record 3" in facts(report)
@@ -217,9 +209,7 @@ def five_thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_workers(
-    tmp_path: Path, model: Path, five_thousand: Path
-) -> None:
+def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, model: Path, five_thousand: Path) -> None:
     contents = set()
     for workers in ("1", "3"):
         prefix = tmp_path / workers
@@ -330,9 +320,7 @@ def test_a_killed_run_leaves_nothing_complete_no_process_and_no_obstacle(
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_a_killed_worker_ends_the_run_at_once_naming_signal_9(
-    tmp_path: Path, model: Path, five_thousand: Path
-) -> None:
+def test_a_killed_worker_ends_the_run_at_once_naming_signal_9(tmp_path: Path, model: Path, five_thousand: Path) -> None:
     process = start(five_thousand, model, tmp_path / "c")
     os.kill(children(process)[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=10)

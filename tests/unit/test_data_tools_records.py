@@ -24,9 +24,7 @@ def texts(path: Path) -> list[str]:
     return [record.text for record in records if isinstance(record, Document)]
 
 
-LINES = "".join(
-    json.dumps({"text": f"document {i} \u00e9\n"}, ensure_ascii=False) + "\n" for i in range(100)
-).encode()
+LINES = "".join(json.dumps({"text": f"document {i} \u00e9\n"}, ensure_ascii=False) + "\n" for i in range(100)).encode()
 
 
 @pytest.mark.parametrize(
@@ -42,12 +40,8 @@ def test_every_compression_gives_the_same_documents(tmp_path: Path, ending: str,
     assert texts(whole) == [LINES.decode()]
 
 
-@pytest.mark.parametrize(
-    "ending, compress", [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
-)
-def test_a_compressed_file_that_was_cut_short_is_refused(
-    tmp_path: Path, ending: str, compress: object
-) -> None:
+@pytest.mark.parametrize("ending, compress", [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)])
+def test_a_compressed_file_that_was_cut_short_is_refused(tmp_path: Path, ending: str, compress: object) -> None:
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(compress(LINES)[:-9])  # type: ignore[operator]
     with pytest.raises(Refused, match="cannot be read to its end"):

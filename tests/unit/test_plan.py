@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.config.check import check
@@ -69,6 +69,7 @@ def real_parameters(config: RunConfig, padded: int) -> int:
     return sum(rows * (rest[0] if rest else 1) for rows, *rest in tensors)
 
 
+@settings(deadline=None)
 @given(sound_configs())
 def test_the_parameter_count_is_that_of_the_model_and_the_sum_over_stages(config: RunConfig) -> None:
     found = plan(config)
@@ -76,6 +77,7 @@ def test_the_parameter_count_is_that_of_the_model_and_the_sum_over_stages(config
     assert found.parameters_total == sum(stage.parameters for stage in found.stages)
 
 
+@settings(deadline=None)
 @given(sound_configs())
 def test_ranks_hold_every_parameter_with_copies_of_what_is_whole_on_each(config: RunConfig) -> None:
     found, model, tensor = plan(config), config.model, config.parallel.tensor
@@ -88,6 +90,7 @@ def test_ranks_hold_every_parameter_with_copies_of_what_is_whole_on_each(config:
     assert held == found.parameters_total + (tensor - 1) * whole + tied_copy
 
 
+@settings(deadline=None)
 @given(sound_configs())
 def test_every_layer_is_on_exactly_one_stage(config: RunConfig) -> None:
     found = plan(config)
@@ -98,6 +101,7 @@ def test_every_layer_is_on_exactly_one_stage(config: RunConfig) -> None:
     ]
 
 
+@settings(deadline=None)
 @given(sound_configs())
 def test_every_plan_can_be_printed_and_is_one_json_value(config: RunConfig) -> None:
     found = plan(config)
@@ -151,9 +155,7 @@ def test_a_run_shorter_than_ten_steps_has_as_many_rates(tmp_path: Path) -> None:
 
 def test_the_first_rate_of_a_new_schedule_is_the_one_the_plan_prints(tmp_path: Path) -> None:
     """A run of constant 6e-4 changed to cosine from 3e-4 to 3e-5."""
-    settings = flags(
-        optimizer__learning_rate="3e-4", schedule__min_learning_rate="3e-5", schedule__kind="cosine"
-    )
+    settings = flags(optimizer__learning_rate="3e-4", schedule__min_learning_rate="3e-5", schedule__kind="cosine")
     rate = plan(small(tmp_path, *settings)).learning_rates[0]
     assert rate == pytest.approx(2.9834e-4, rel=1e-4)
 
@@ -199,6 +201,15 @@ def test_every_published_config_is_sound_and_plans(path: Path) -> None:
     found = plan(config, world_size=2 * config.parallel.model_ranks)
     assert found.grid.data == 2
     assert sum(stage.layers for stage in found.stages) == config.model.num_layers
+
+
+@pytest.mark.parametrize(("tensor", "padded"), [(1, 384), (2, 512), (4, 512)])
+def test_a_vocabulary_of_320_is_padded_to_a_multiple_of_128_times_the_tensor_ranks(
+    tmp_path: Path, tensor: int, padded: int
+) -> None:
+    found = plan(small(tmp_path, *flags(parallel__tensor=tensor)))
+    assert as_json(found)["vocabulary"] == {"size": 320, "padded": padded}
+    assert f"vocabulary 320 padded to {padded}" in plan_text(found, "title")
 
 
 def test_bubble_of_1f1b_and_interleaved() -> None:

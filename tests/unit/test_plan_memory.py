@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
@@ -84,6 +84,7 @@ def peak_by_simulation(visits: list[_Visit], pipeline: int, rank: int, micro_bat
     return peak
 
 
+@settings(deadline=None)
 @given(
     pipeline=st.integers(1, 5),
     costs=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=4),

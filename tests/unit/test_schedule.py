@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
@@ -30,6 +30,7 @@ def schedules(draw: st.DrawFn) -> tuple[ScheduleConfig, int]:
     return ScheduleConfig(kind=kind, warmup_steps=warmup, decay_steps=decay, min_learning_rate=floor), steps
 
 
+@settings(deadline=None)
 @given(schedules())
 def test_rates_rise_to_the_peak_and_then_only_fall_never_below_the_minimum(
     case: tuple[ScheduleConfig, int],
@@ -56,9 +57,7 @@ def test_cosine_is_at_the_mean_half_way_and_at_the_minimum_at_the_end() -> None:
 
 
 def test_cosine_without_warm_up_starts_just_below_the_peak() -> None:
-    assert rates(ScheduleConfig(kind="cosine"), 8)[0] == pytest.approx(
-        PEAK * 0.5 * (1 + math.cos(math.pi / 8))
-    )
+    assert rates(ScheduleConfig(kind="cosine"), 8)[0] == pytest.approx(PEAK * 0.5 * (1 + math.cos(math.pi / 8)))
 
 
 def test_a_stated_cosine_end_does_not_move_when_the_run_grows() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.model.config import ModelConfig
@@ -12,10 +12,9 @@ from attnres_train.parallel.split import balanced_split, head_cost_in_layers, ra
 sizes = st.tuples(st.integers(1, 100), st.integers(1, 40)).filter(lambda s: s[0] >= s[1])
 
 
+@settings(deadline=None)
 @given(sizes, st.floats(0, 12))
-def test_every_layer_is_on_exactly_one_stage_and_none_is_empty(
-    size: tuple[int, int], head_cost: float
-) -> None:
+def test_every_layer_is_on_exactly_one_stage_and_none_is_empty(size: tuple[int, int], head_cost: float) -> None:
     layers, stages = size
     split = balanced_split(layers, stages, head_cost)
     held = [layer for stage in range(stages) for layer in stage_layers(split, stage)]
@@ -23,6 +22,7 @@ def test_every_layer_is_on_exactly_one_stage_and_none_is_empty(
     assert len(split) == stages and min(split) >= 1
 
 
+@settings(deadline=None)
 @given(sizes)
 def test_without_a_head_the_split_is_near_even_with_the_larger_stages_first(size: tuple[int, int]) -> None:
     layers, stages = size
@@ -31,6 +31,7 @@ def test_without_a_head_the_split_is_near_even_with_the_larger_stages_first(size
     assert list(split) == sorted(split, reverse=True)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 9).flatmap(lambda s: st.tuples(st.integers(s, 14), st.just(s))), st.floats(0, 6))
 def test_no_other_split_has_a_cheaper_dearest_stage(size: tuple[int, int], head_cost: float) -> None:
     layers, stages = size
@@ -39,8 +40,7 @@ def test_no_other_split_has_a_cheaper_dearest_stage(size: tuple[int, int], head_
     # With k layers on the last stage, the largest other holds at least ceil((layers - k) / (stages - 1)).
     if stages > 1:
         cheapest = min(
-            max(last + head_cost, -(-(layers - last) // (stages - 1)))
-            for last in range(1, layers - stages + 2)
+            max(last + head_cost, -(-(layers - last) // (stages - 1))) for last in range(1, layers - stages + 2)
         )
         assert dearest == pytest.approx(cheapest)
 

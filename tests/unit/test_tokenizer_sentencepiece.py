@@ -54,9 +54,7 @@ def test_the_fingerprint_is_the_checksum_of_the_file(tmp_path: Path) -> None:
         (bytes(range(256)), "binary data"),
     ],
 )
-def test_a_file_that_is_no_model_is_refused_saying_what_it_is(
-    tmp_path: Path, content: bytes, what: str
-) -> None:
+def test_a_file_that_is_no_model_is_refused_saying_what_it_is(tmp_path: Path, content: bytes, what: str) -> None:
     (tmp_path / "m.model").write_bytes(content)
     with pytest.raises(Refused, match=f"m.model: is not a sentencepiece model.*{what}"):
         Tokenizer.load(tmp_path / "m.model")

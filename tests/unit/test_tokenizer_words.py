@@ -82,6 +82,4 @@ def test_models_whose_pieces_cross_spaces_are_encoded_whole() -> None:
     )
     processor = SentencePieceProcessor(model_proto=model.getvalue())
     assert any("\u2581" in piece.lstrip("\u2581") for piece in map(processor.id_to_piece, range(285)))
-    assert Tokenizer(model.getvalue()).encode("to be to be not to be") == processor.encode(
-        "to be to be not to be"
-    )
+    assert Tokenizer(model.getvalue()).encode("to be to be not to be") == processor.encode("to be to be not to be")

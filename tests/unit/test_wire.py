@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.depth.layout import DepthLayout
@@ -22,6 +22,7 @@ def plans(draw: st.DrawFn) -> WirePlan:
     return WirePlan(DepthLayout(sublayers, mode, size), split, pipeline, virtual)  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(plans())
 def test_every_read_is_received_or_made_on_the_stage(plan: WirePlan) -> None:
     layout = plan.layout
@@ -36,17 +37,17 @@ def test_every_read_is_received_or_made_on_the_stage(plan: WirePlan) -> None:
             assert held == set(range(layout.head_reads().num_sources))
 
 
+@settings(deadline=None)
 @given(plans())
 def test_hops_chain_and_a_partial_travels_exactly_where_a_block_is_open(plan: WirePlan) -> None:
     hops = plan.hops()
-    assert [(hop.from_stage, hop.to_stage) for hop in hops] == [
-        (s, s + 1) for s in range(plan.num_stages - 1)
-    ]
+    assert [(hop.from_stage, hop.to_stage) for hop in hops] == [(s, s + 1) for s in range(plan.num_stages - 1)]
     for hop in hops:
         assert hop.partial == plan.layout.partial_before(plan.first_sublayer(hop.to_stage))
         assert hop.slices == len(hop.sources) + hop.partial >= 1
 
 
+@settings(deadline=None)
 @given(plans())
 def test_totals_are_those_of_the_hops(plan: WirePlan) -> None:
     slices = [hop.slices for hop in plan.hops()]

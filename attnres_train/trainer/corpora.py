@@ -1,0 +1,41 @@
+"""Open what a run trains on, checked against its tokenizer. No torch here: refusals should be quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnres_train.config.resolve import vocabulary_size
+from attnres_train.config.run_config import RunConfig
+from attnres_train.data.config import blend_weights
+from attnres_train.data.corpus import TrainingData, ValidationData
+from attnres_train.tokenizer.sentencepiece import Tokenizer
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """The opened corpora of a run, and what identifies them and their tokenizer."""
+
+    train: TrainingData
+    valid: ValidationData | None
+    fingerprints: dict[str, str]
+
+
+def open_corpora(config: RunConfig) -> Corpora:
+    """Open what the checked `config` names.
+
+    Raises Refused for pairs that are damaged or were made with another tokenizer.
+    """
+    tokenizer = Tokenizer.load(Path(config.tokenizer.model)) if config.tokenizer.model else None
+    fingerprint = tokenizer.fingerprint if tokenizer else None
+    vocabulary, training = vocabulary_size(config), config.training
+    assert config.data.train is not None, "load_checked has seen to it"
+    train = TrainingData(
+        blend_weights(config.data.train), training.sequence_length, training.seed, vocabulary, fingerprint
+    )
+    valid = None
+    if config.data.valid is not None:
+        weights = blend_weights(config.data.valid)
+        valid = ValidationData(weights, training.sequence_length, training.eval_samples, vocabulary, fingerprint)
+    fingerprints = {"train": train.fingerprint, **({"tokenizer": fingerprint} if fingerprint else {})}
+    return Corpora(train, valid, fingerprints)

@@ -1,0 +1,86 @@
+"""A checked run on one rank: join the others, build every part, train."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch.distributed as dist
+
+from attnres_train.config.load import Loaded
+from attnres_train.config.resolve import resolved_split, vocabulary_size
+from attnres_train.config.run_config import RunConfig
+from attnres_train.config.show import resolved_toml
+from attnres_train.data.loader import BatchLoader
+from attnres_train.errors import ExitCode
+from attnres_train.model.size import training_flops_per_token
+from attnres_train.observe.console import CONSOLE
+from attnres_train.parallel.grid import Grid, build_grid, start_process_group, stop_process_group
+from attnres_train.trainer.build import build_parts
+from attnres_train.trainer.corpora import Corpora
+from attnres_train.trainer.loop import Run, train
+from attnres_train.trainer.signals import StopRequest
+
+log = logging.getLogger(CONSOLE)
+
+
+def run(loaded: Loaded, folder: Path, corpora: Corpora, checkpoint: Path | None, stop: StopRequest) -> ExitCode:
+    """Train from `checkpoint`, or from step 0 where it is None."""
+    config, training = loaded.config, loaded.config.training
+    start_process_group(config.parallel.timeout_seconds)
+    grid = build_grid(config.parallel, training.seed)
+    vocabulary = vocabulary_size(config)
+    split = resolved_split(config, vocabulary)
+    if grid.rank == 0:
+        (folder / "config.toml").write_text(resolved_toml(config, loaded.origins), encoding="utf-8")
+    _announce(config, grid, split, vocabulary, corpora)
+    padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
+    outcome = train(
+        Run(
+            config=config,
+            grid=grid,
+            parts=build_parts(config, grid, split, vocabulary),
+            loader=BatchLoader(
+                corpora.train,
+                training.global_batch_size,
+                training.micro_batch_size,
+                grid.data_rank,
+                grid.data,
+            ),
+            validation=corpora.valid,
+            fingerprints=corpora.fingerprints,
+            folder=folder,
+            checkpoint=_same_on_all_ranks(checkpoint, grid),
+            flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
+            stop=stop,
+        )
+    )
+    stop_process_group()
+    return outcome
+
+
+def _same_on_all_ranks(checkpoint: Path | None, grid: Grid) -> Path | None:
+    """Rank 0's choice: another rank may have looked a moment earlier or later."""
+    choice = [checkpoint]
+    dist.broadcast_object_list(choice, src=0, group=grid.control)
+    return choice[0]
+
+
+def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, corpora: Corpora) -> None:
+    """The facts of a run in a few lines, before the first step."""
+    parallel, training = config.parallel, config.training
+    padded = config.model.padded_vocabulary(vocabulary, parallel.tensor)
+    log.info(
+        f"{grid.world_size} ranks: tensor {parallel.tensor}, pipeline {parallel.pipeline} x {parallel.virtual}, "
+        f"data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
+    )
+    log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
+    for source in corpora.train.summary(training.steps * training.global_batch_size):
+        if source.samples is None:
+            log.info(f"{source.prefix}: weight 0, unused")
+            continue
+        unknown = "" if source.known_tokenizer else "; no manifest: made with which tokenizer is not known"
+        log.info(
+            f"{source.prefix}: {source.tokens:,} tokens, {source.samples:,} samples; "
+            f"{source.draws:,} draws, {source.epochs:.2f} epochs{unknown}"
+        )

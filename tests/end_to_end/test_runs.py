@@ -1,0 +1,199 @@
+"""Whole runs through launch/torchrun.sh: files, curves, resume, signals, refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.end_to_end.conftest import ROOT, by_step, launch, records
+
+TAGS = {
+    "loss/train", "optim/lr", "optim/grad_norm", "optim/skipped_steps", "throughput/tokens_per_second",
+    "throughput/tokens_per_second_per_device", "throughput/model_tflops_per_device", "time/step_seconds",
+    "time/data_seconds", "memory/peak_gib", "pipeline/forward_bytes", "pipeline/backward_bytes",
+}  # fmt: skip
+
+
+def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
+    write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = write_config(parallel="pipeline = 2")
+    done = launch(config, 2)
+    run = tmp_path / "run"
+    assert "step 12/12  loss" in done.stdout and "validation loss" in done.stdout
+    resolved = tomllib.loads((run / "config.toml").read_text())
+    assert resolved["model"]["num_layers"] == 3 and resolved["optimizer"]["beta2"] == 0.95
+    assert f"# {config}:" in (run / "config.toml").read_text()
+    assert {path.name for path in (run / "logs").iterdir()} == {"rank-0000.log", "rank-0001.log"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-00000010", "step-00000012"}
+
+    first = records(run / "metrics.jsonl")[0]
+    assert TAGS | {"step", "tokens", "samples"} == first.keys()
+    assert (first["step"], first["samples"], first["tokens"]) == (1, 8, 8 * 32)
+    # 3 layers on 2 stages: blocks of 3 sublayers put source 0, block 1 and a partial on the one hop.
+    assert first["pipeline/forward_bytes"] == first["pipeline/backward_bytes"] == 4 * 3 * 32 * 2 * 32 * 4
+    losses = by_step(run, "loss/train")
+    assert list(losses) == list(range(1, 13)) and losses[12] < losses[1] - 0.3
+    assert dict(curves(run)["loss/train"]) == pytest.approx(losses)
+    assert len(list((run / "tensorboard").iterdir())) == 1, "one process writes"
+    assert [len(r["samples"]) for r in records(run / "samples.jsonl")] == [8] * 12
+
+    again = launch(config, 2)
+    assert "complete: 12 of 12 steps are done" in again.stdout
+    assert by_step(run, "loss/train") == losses
+
+
+def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Path], tmp_path: Path) -> None:
+    """Steps 1 to 10, checkpoint at 5, SIGKILL, on from 5 to 12: the values of 6 to 10 are the second run's."""
+    config, run = write_config(), tmp_path / "run"
+    launch(config, 2, "--training.stop_after_steps", "5")
+    before = by_step(run, "loss/train")
+    killed = subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", config, "--ranks", "2", "--checkpoint.interval_steps", "1000",
+         "--training.steps", "2000", "--schedule.decay_steps", "12"],
+        stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert killed.stdout is not None
+    for line in killed.stdout:
+        if line.startswith("step   10/"):
+            break
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    interrupted = by_step(run, "loss/train")
+    assert max(interrupted) >= 10
+
+    launch(config, 2)
+    losses = by_step(run, "loss/train")
+    assert list(losses) == list(range(1, 13))
+    assert {step: losses[step] for step in before} == before
+    for tag, points in curves(run).items():
+        steps = [step for step, _ in points]
+        assert len(steps) == len(set(steps)) and max(steps) == 12, tag
+    assert dict(curves(run)["loss/train"]) == pytest.approx(losses)
+    assert [r["step"] for r in records(run / "samples.jsonl")] == list(range(1, 13))
+    drawn = [sample for r in records(run / "samples.jsonl") for sample in r["samples"]]
+    assert len(drawn) == len(set(drawn)) == 12 * 8, "no sample is drawn twice"
+
+
+def test_a_resumed_run_equals_an_unbroken_one(write_config: Callable[..., Path], tmp_path: Path) -> None:
+    config = write_config(parallel="pipeline = 2")
+    launch(config, 2, "--training.run_folder", f"{tmp_path}/whole")
+    launch(config, 2, "--training.run_folder", f"{tmp_path}/broken", "--training.stop_after_steps", "6")
+    launch(config, 2, "--training.run_folder", f"{tmp_path}/broken")
+    for tag in ("loss/train", "optim/grad_norm", "optim/lr"):
+        assert by_step(tmp_path / "broken", tag) == by_step(tmp_path / "whole", tag)
+    whole, broken = (by_step(tmp_path / name, "loss/valid") for name in ("whole", "broken"))
+    assert broken[12] == whole[12]
+    assert records(tmp_path / "whole/samples.jsonl") == records(tmp_path / "broken/samples.jsonl")
+
+
+def test_another_layout_goes_on_with_the_same_samples(write_config: Callable[..., Path], tmp_path: Path) -> None:
+    config, run = write_config(), tmp_path / "run"
+    launch(config, 1, "--training.run_folder", f"{tmp_path}/whole")
+    launch(config, 2, "--parallel.tensor", "2", "--parallel.sequence", "true", "--training.stop_after_steps", "6")
+    launch(config, 2, "--training.micro_batch_size", "1")
+    assert list(by_step(run, "loss/train").values()) == pytest.approx(
+        list(by_step(tmp_path / "whole", "loss/train").values()), rel=1e-5
+    )
+    for mine, theirs in zip(records(run / "samples.jsonl"), records(tmp_path / "whole/samples.jsonl"), strict=True):
+        assert sorted(mine["samples"]) == sorted(theirs["samples"])
+
+
+@pytest.mark.parametrize("target", ["launcher", "one rank"])
+def test_sigterm_saves_and_ends_with_code_3(target: str, write_config: Callable[..., Path], tmp_path: Path) -> None:
+    config, run = write_config(parallel="pipeline = 2"), tmp_path / "run"
+    started = subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", config, "--ranks", "2", "--training.steps", "5000"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    lines = []
+    for line in started.stdout:
+        lines.append(line)
+        if line.startswith("step    3/"):
+            os.kill(started.pid if target == "launcher" else _rank_process(started.pid), signal.SIGTERM)
+            break
+    lines += started.stdout.readlines()
+    assert started.wait(timeout=60) == 3, "".join(lines)
+    stopped = max(by_step(run, "loss/train"))
+    assert 3 <= stopped < 100
+    assert any(f"stopped on a signal after step {stopped}" in line for line in lines)
+    assert (run / f"checkpoints/step-{stopped:08d}/manifest.json").is_file()
+    resumed = launch(config, 2, "--training.steps", str(stopped + 2), "--schedule.decay_steps", "12")
+    assert f"at step {stopped}, sample {8 * stopped}" in resumed.stdout
+
+
+def _rank_process(launcher: int) -> int:
+    """A process of rank 1 under the launch script."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and "attnres_train.train" in _read(entry / "cmdline").replace("\0", " "):
+            if "\0RANK=1\0" in "\0" + _read(entry / "environ") and str(launcher) in _ancestors(int(entry.name)):
+                return int(entry.name)
+    raise AssertionError("rank 1 is not running")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _ancestors(process: int) -> list[str]:
+    chain = []
+    while process > 1:
+        status = dict(
+            line.split(":\t", 1) for line in _read(Path(f"/proc/{process}/status")).splitlines() if ":\t" in line
+        )
+        process = int(status.get("PPid", "0"))
+        chain.append(str(process))
+    return chain
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["--training.global_batch_size", "10"], ["10", "8", "12"]),
+        (["--optimizer.learing_rate", "1e-3"], ["optimizer.learing_rate", "optimizer.learning_rate"]),
+        (["--parallel.pipeline", "2", "--parallel.layers_per_stage", "[3, 1]"], ["sum", "4", "3"]),
+        (["--tokenizer.model", "nowhere.model"], ["nowhere.model"]),
+        (["--checkpoint.resume", "must"], ["must", "checkpoints"]),
+        (["--checkpoint.resume", "nowhere/step-00000001"], ["nowhere/step-00000001"]),
+    ],
+    ids=["batch", "misspelt", "split", "tokenizer", "resume must", "resume path"],
+)
+def test_what_cannot_be_met_is_refused_before_training(
+    overrides: list[str], told: list[str], write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    done = launch(write_config(), 2, *overrides, expect=2)
+    for part in told:
+        assert part in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert "resume" in overrides[0] or time.monotonic() - started < 5
+
+
+def test_data_of_another_tokenizer_is_refused(
+    write_config: Callable[..., Path], corpus: object, tmp_path: Path
+) -> None:
+    from tests.end_to_end.conftest import tool
+
+    other = tmp_path / "other.model"
+    tool("train_tokenizer", corpus.folder / "valid.jsonl", "--vocab-size", "310", "--output", other)
+    done = launch(write_config(), 1, "--tokenizer.model", str(other), expect=2)
+    assert "made with tokenizer" in done.stderr and "Traceback" not in done.stderr
