@@ -13,7 +13,7 @@ from attnres_train.config.load import load_checked
 from attnres_train.config.resolve import run_folder
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.observe.console import log_file, start_logging
-from attnres_train.trainer.corpora import open_corpora
+from attnres_train.corpora import open_corpora
 from attnres_train.trainer.signals import StopRequest
 
 log = logging.getLogger(__name__)

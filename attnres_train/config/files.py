@@ -14,7 +14,8 @@ from attnres_train.errors import Problem, Refused
 
 def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
     """Problems of the tokenizer, data and checkpoint that `config` names; relative paths from here."""
-    return [*_tokenizer(config), *_data(config), *_resume(config, config_path)]
+    absent = [*_tokenizer(config), *_data(config)]
+    return [*absent, *([] if absent else _contents(config)), *_resume(config, config_path)]
 
 
 def check_needed_for_training(config: RunConfig) -> list[Problem]:
@@ -48,6 +49,18 @@ def _data(config: RunConfig) -> Iterator[Problem]:
             if absent:
                 remedy = "correct the prefix (without .bin), or make it with `python -m data_tools.preprocess`"
                 yield Problem(key, f"there is no file {' and no '.join(absent)}", remedy)
+
+
+def _contents(config: RunConfig) -> Iterator[Problem]:
+    """The corpora are whole and were made with this tokenizer."""
+    if config.data.train is None:
+        return
+    from attnres_train.corpora import open_corpora  # imports numpy, which a plan can do without
+
+    try:
+        open_corpora(config)
+    except Refused as refused:
+        yield from refused.problems
 
 
 def _resume(config: RunConfig, config_path: str | Path) -> Iterator[Problem]:

@@ -32,12 +32,12 @@ class Recorder:
         self.sample_sink = JsonlSink(sample_log, state.step) if wanted else None
         self._restart_clock(state)
 
-    def step(self, state: TrainState, report: StepReport, sample_ids: Sequence[Sequence[str]]) -> None:
-        """Record one training step where it is due."""
+    def step(self, state: TrainState, report: StepReport, sample_ids: Sequence[Sequence[str]], *, last: bool) -> None:
+        """Record one training step where it is due; the last of this process always is."""
         self._data_seconds += report.data_seconds
         if self.config.observe.sample_log:
             self._record_samples(state.step, sample_ids)
-        if state.step % self.config.observe.log_interval_steps and state.step != self.config.training.steps:
+        if state.step % self.config.observe.log_interval_steps and not last:
             return
         peak_gib = peak_memory_gib(self.grid)
         seconds = time.perf_counter() - self._since

@@ -56,7 +56,7 @@ def train(run: Run) -> ExitCode:
         state, report, batches = train_step(run.parts, run.loader, run.config, state, run.stop.received is not None)
         stopped = report.stop_requested
         ended = stopped or state.step == last_step
-        recorder.step(state, report, [batch.sample_ids for batch in batches])
+        recorder.step(state, report, [batch.sample_ids for batch in batches], last=ended)
         if run.validation is not None and _due(state, run.config.training.eval_interval_steps, ended and not stopped):
             started = time.perf_counter()
             loss = evaluate(run.parts, run.validation, run.config.training.micro_batch_size)

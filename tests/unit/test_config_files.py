@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnres_train.config.files import check_files
+from attnres_train.data.indexed import IndexedWriter
 from tests.unit.config_files import flags, small
 
 
@@ -41,10 +43,15 @@ def test_missing_halves_of_corpora_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_whole_corpora_are_accepted(tmp_path: Path) -> None:
-    for name in ("a.bin", "a.idx"):
-        (tmp_path / name).touch()
+def test_a_whole_corpus_is_accepted_and_a_damaged_one_is_not(tmp_path: Path) -> None:
+    writer = IndexedWriter(tmp_path / "a", vocabulary_size=320)
+    writer.add_documents(np.arange(200), np.array([200]))
+    writer.finish()
+    writer.publish()
     assert problems(tmp_path, data__train="a") == []
+    (tmp_path / "a.bin").write_bytes((tmp_path / "a.bin").read_bytes()[:-4])
+    ((key, message, _),) = problems(tmp_path, data__train="a")
+    assert key == "a.bin" and "400" in message and "396" in message
 
 
 @pytest.mark.parametrize("word", ["auto", "never"])
