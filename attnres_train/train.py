@@ -11,9 +11,9 @@ from pathlib import Path
 from attnres_train.checkpoint.folder import choose_checkpoint
 from attnres_train.config.load import load_checked
 from attnres_train.config.resolve import run_folder
+from attnres_train.corpora import open_corpora
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.observe.console import log_file, start_logging
-from attnres_train.corpora import open_corpora
 from attnres_train.trainer.signals import StopRequest
 
 log = logging.getLogger(__name__)

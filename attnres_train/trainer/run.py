@@ -11,13 +11,13 @@ from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import resolved_split, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import resolved_toml
+from attnres_train.corpora import Corpora
 from attnres_train.data.loader import BatchLoader
 from attnres_train.errors import ExitCode
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.console import CONSOLE
 from attnres_train.parallel.grid import Grid, build_grid, start_process_group, stop_process_group
 from attnres_train.trainer.build import build_parts
-from attnres_train.corpora import Corpora
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.signals import StopRequest
 

@@ -1,0 +1,59 @@
+"""The shape of the code: sizes, directions of imports, rooms that must stay light."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted([*ROOT.glob("attnres_train/**/*.py"), *ROOT.glob("data_tools/*.py")])
+
+# Lower rooms first; a room imports from itself and from those before it.
+ROOMS = ("depth", "model", "parallel", "engine", "checkpoint", "observe", "trainer")
+SECTIONS = "config"  # every room's own config.py is plain data and may be read from anywhere
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_functions_are_short_and_typed(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 320, "split the file"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno + 1 <= 80, f"{node.name} is too long"
+            assert node.returns is not None or node.name == "__init__", f"{node.name} has no return type"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_go_down_only(room: str) -> None:
+    above = ROOMS[ROOMS.index(room) + 1 :]
+    for path in (ROOT / "attnres_train" / room).glob("*.py"):
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "attnres_train" and len(parts) > 1 and parts[-1] != SECTIONS:
+                assert parts[1] not in above, f"{path.name} imports {name}"
+                assert parts[1] not in ("train", "cli"), f"{path.name} imports {name}"
+
+
+def test_the_depth_and_the_model_do_not_know_other_ranks() -> None:
+    for room in ("depth", "model"):
+        for path in (ROOT / "attnres_train" / room).glob("*.py"):
+            assert not [name for name in imports(path) if name.startswith("torch.distributed")], path.name
+
+
+def test_data_tools_import_only_what_lies_below_them() -> None:
+    allowed = ("attnres_train.data", "attnres_train.tokenizer", "attnres_train.errors", "attnres_train")
+    for path in (ROOT / "data_tools").glob("*.py"):
+        for name in imports(path):
+            assert not name.startswith("attnres_train") or name.startswith(allowed[:3]) or name == allowed[3], name
