@@ -15,19 +15,24 @@ TEXT
 }
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-ranks=2 overrides=()
+ranks=2 steps='' overrides=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage; exit 0 ;;
     --steps | --ranks)
         [ $# -ge 2 ] && [[ $2 =~ ^[1-9][0-9]*$ ]] || refuse "$1 needs a whole number of at least 1"
-        if [ "$1" = --ranks ]; then ranks=$2; else overrides+=(--training.steps "$2"); fi
+        if [ "$1" = --ranks ]; then ranks=$2; else steps=$2; fi
         shift 2
         ;;
     --*.*) overrides+=("$1"); shift; if [ $# -gt 0 ] && [[ $1 != --* ]]; then overrides+=("$1"); shift; fi ;;
     *) usage >&2; refuse "unknown option '$1'" ;;
     esac
 done
+if [ -n "$steps" ]; then
+    # The file's schedule in the same proportions: an eighth of warm-up, three eighths of decay.
+    overrides=(--training.steps "$steps" --schedule.warmup_steps $((steps / 8))
+        --schedule.decay_steps $(((3 * steps + 7) / 8)) ${overrides[@]+"${overrides[@]}"})
+fi
 if [ "$ranks" -eq 1 ]; then
     overrides+=(--parallel.pipeline 1)
 elif [ $((ranks % 2)) -ne 0 ]; then
