@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -24,6 +23,7 @@ from attnres_train.checkpoint.folder import (
 from attnres_train.checkpoint.manifest import Manifest, write_manifest
 from attnres_train.checkpoint.random_state import save_random_state
 from attnres_train.checkpoint.sharded import save_states, whole_shapes
+from attnres_train.durable import flush_folder
 from attnres_train.engine.interface import Engine
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -84,7 +84,7 @@ def _publish(partial: Path, published: Path, manifest: Manifest) -> str | None:
             # The same step again: an older run folder's, or a resumed run has trained it anew.
             shutil.rmtree(published)
         partial.rename(published)
-        _flush_folder(published.parent)
+        flush_folder(published.parent)
     except OSError as error:
         log.exception("publishing %s failed", published)
         return f"rank 0: {error}"
@@ -130,12 +130,3 @@ def _manifest(
         files={str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()},
         fingerprints=dict(fingerprints),
     )
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the rename itself durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

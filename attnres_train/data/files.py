@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal
 
+from attnres_train.durable import flush_folder
 from attnres_train.errors import refuse
 
 Existing = Literal["refuse", "replace", "compare"]
@@ -80,7 +81,7 @@ class Publication:
                 os.rename(partial_path(path), path)
                 self._files.pop(path).close()
         for folder in {path.parent for path in self.paths}:
-            _fsync_folder(folder)
+            flush_folder(folder)
         return True
 
     def discard(self) -> None:
@@ -119,11 +120,3 @@ def _open_exclusively(path: Path) -> BinaryIO:
         raise refuse(str(path), "another process is writing this output", "wait for it, or name another output")
     file.truncate(0)
     return file
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -92,6 +92,29 @@ def test_pipelines_keep_every_bit_before_clipping(layout: Layout) -> None:
             assert result.weights[name].equal(weight), f"{mode}: weight {name} after {STEPS} steps"
 
 
+@pytest.mark.parametrize("layout", LAYOUTS[:5], ids=lambda layout: layout.name)
+def test_bf16_keeps_fp32_masters_and_follows_one_process(layout: Layout) -> None:
+    """Rounding differs where sums are cut; the bound is what bf16's 8 bits leave of a loss near 4."""
+    configs = [tiny_config(mode, precision="bf16", **layout.parallel) for mode in MODES]
+    results = run_ranks(train_all, layout.ranks, configs, STEPS)[0]
+    for mode, result in zip(MODES, results, strict=True):
+        reference = one_process_bf16()[mode]
+        assert result.losses == pytest.approx(reference.losses, rel=5e-3), mode
+        if layout.keeps_bits:
+            assert result.losses[0] == reference.losses[0]
+            for name, gradient in reference.first_gradients.items():
+                assert result.first_gradients[name].equal(gradient), f"{mode}: gradient of {name}"
+        # A master that had been rounded to bf16 would have no bits below the eighth.
+        masters = result.weights["layers.0.mlp.branch.linear_fc1.weight"]
+        assert not masters.equal(masters.bfloat16().float())
+
+
+@functools.cache
+def one_process_bf16() -> dict[str, Trained]:
+    configs = [tiny_config(mode, precision="bf16") for mode in MODES]
+    return dict(zip(MODES, run_ranks(train_all, 1, configs, STEPS)[0], strict=True))
+
+
 def test_depth_queries_receive_gradients() -> None:
     """The comparison above would pass on zeros: the readers must really read."""
     for mode in ("full", "block"):
