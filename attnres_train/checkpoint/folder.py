@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from attnres_train.checkpoint.manifest import FILE_NAME
+from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.errors import refuse
 
 _PUBLISHED = re.compile(r"step-(\d{8,})")
@@ -46,12 +46,25 @@ def remove_leftovers(checkpoints: Path) -> None:
         shutil.rmtree(path)
 
 
+def replace_published(partial: Path, published: Path) -> None:
+    """Publish `partial` by one rename. Where the same step is published already, that one is set aside first."""
+    if published.exists():
+        unpublish(published)
+    partial.rename(published)
+
+
+def unpublish(published: Path) -> None:
+    """Delete a checkpoint such that it is never half there: it loses its name first."""
+    doomed = published.with_name(f".{published.name}.deleted{_PARTIAL}")
+    published.rename(doomed)
+    shutil.rmtree(doomed)
+
+
 def keep_newest(checkpoints: Path, keep: int | None) -> None:
-    """Delete all but the `keep` newest; the manifest goes first, so that a half-deleted one is never whole."""
+    """Delete all but the `keep` newest; None keeps all."""
     published = published_steps(checkpoints)
     for step in list(published)[: max(0, len(published) - keep) if keep is not None else 0]:
-        (published[step] / FILE_NAME).unlink()
-        shutil.rmtree(published[step])
+        unpublish(published[step])
 
 
 def choose_checkpoint(resume: str, run_folder: Path) -> Path | None:
@@ -59,27 +72,26 @@ def choose_checkpoint(resume: str, run_folder: Path) -> Path | None:
 
     Raises Refused where the wish cannot be met.
     """
-    checkpoints = checkpoints_folder(run_folder)
+    checkpoints = checkpoints_folder(run_folder).absolute()
     published = published_steps(checkpoints)
     newest = published[max(published)] if published else None
     if resume == "auto":
         return newest
     if resume == "never":
         if newest is not None:
-            raise refuse(
-                "checkpoint.resume",
-                f"is 'never', but {newest.absolute()} exists",
-                "choose another training.run_folder, or resume = 'auto'",
-            )
+            remedy = 'choose another training.run_folder, or write "auto" to go on'
+            raise refuse("checkpoint.resume", f'is "never", but {newest} exists', remedy)
         return None
     if resume == "must":
         if newest is None:
-            raise refuse(
-                "checkpoint.resume",
-                f"is 'must', but there is no checkpoint in {checkpoints.absolute()}",
-                "check training.run_folder, or use resume = 'auto' to start at step 0 where none is",
-            )
+            remedy = 'check training.run_folder, or write "auto" to start at step 0 where there is none'
+            raise refuse("checkpoint.resume", f'is "must", but there is no checkpoint in {checkpoints}', remedy)
         return newest
+    return _stated_checkpoint(resume, newest)
+
+
+def _stated_checkpoint(resume: str, newest: Path | None) -> Path:
+    """The checkpoint at the path `resume`, for a run whose own newest one is `newest`."""
     path = Path(resume).absolute()
     if not path.is_dir():
         word = difflib.get_close_matches(resume, RESUME_WORDS, n=1)
@@ -88,4 +100,11 @@ def choose_checkpoint(resume: str, run_folder: Path) -> Path | None:
     if not (path / FILE_NAME).is_file():
         remedy = "name the folder of one checkpoint, such as RUN/checkpoints/step-00000100"
         raise refuse("checkpoint.resume", f"{path} is no checkpoint: it has no {FILE_NAME}", remedy)
+    step = read_manifest(path).step
+    if newest is not None and read_manifest(newest).step > step:
+        # Going on from here would be undone by the next automatic resume, or undo what is newer.
+        what = f"names step {step}, but the run folder has {newest}"
+        raise refuse(
+            "checkpoint.resume", what, 'write "auto" to go on from there, or choose another training.run_folder'
+        )
     return path

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from attnres_train.checkpoint.manifest import Manifest, read_manifest
+from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.checkpoint.random_state import load_random_state
 from attnres_train.checkpoint.sharded import load_states, whole_shapes
 from attnres_train.engine.interface import Engine
 from attnres_train.errors import Problem, Refused
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
+
+FINGERPRINT_REMEDIES = {
+    "tokenizer": "use the tokenizer model the checkpoint was trained with",
+    "train": "use the same corpora, blend, training.seed and training.sequence_length, or another run folder",
+}
 
 
 def check_fits(
@@ -28,7 +35,7 @@ def check_fits(
         Problem(
             f"{folder.name}: {kind}",
             f"was trained with {kind} {manifest.fingerprints[kind][:12]}, this run has {fingerprints[kind][:12]}",
-            "use the same data files, or start a new run folder",
+            FINGERPRINT_REMEDIES[kind],
         )
         for kind in sorted(manifest.fingerprints.keys() & fingerprints.keys())
         if manifest.fingerprints[kind] != fingerprints[kind]
@@ -45,11 +52,12 @@ def _difference(stored: tuple[int, ...] | None, mine: tuple[int, ...] | None) ->
     return None if stored == mine else f"has shape {stored} in the checkpoint, {mine} in the model"
 
 
-def load_checkpoint(folder: Path, engine: Engine, grid: Grid, fingerprints: Mapping[str, str]) -> TrainState:
+def load_checkpoint(
+    folder: Path, manifest: Manifest, engine: Engine, grid: Grid, fingerprints: Mapping[str, str]
+) -> TrainState:
     """Continue from `folder`, written under any grid: weights, moments, position, and random streams where the
     grid is the same. A collective. Raises Refused where it does not fit.
     """
-    manifest = read_manifest(folder)
     check_fits(folder, manifest, whole_shapes(engine.parameters(), grid), fingerprints)
     engine.import_state(load_states(folder, engine.parameters(), grid), manifest.optimizer_updates)
     if _same_grid(manifest, grid):
@@ -61,3 +69,12 @@ def _same_grid(manifest: Manifest, grid: Grid) -> bool:
     stored = manifest.grid
     now = (grid.parallel.tensor, grid.parallel.pipeline, grid.parallel.virtual, grid.data)
     return (stored["tensor"], stored["pipeline"], stored["virtual"], stored["data"]) == now
+
+
+def changed_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between the configuration of a checkpoint and the one that goes on from it, a line a key."""
+    return [
+        f"{key}: was {stored[key]!r}, is {now[key]!r} from now on"
+        for key in sorted(stored.keys() & now.keys())
+        if json.loads(json.dumps(now[key])) != stored[key]
+    ]

@@ -33,6 +33,8 @@ class Manifest:
     """Relative name -> bytes, of every file but the manifest itself."""
     fingerprints: dict[str, str]
     """Of the tokenizer and the corpora the run was trained with."""
+    settings: dict[str, Any]
+    """The configuration of the run, by dotted key."""
     format: int = FORMAT
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 import logging
-import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,7 @@ from attnres_train.checkpoint.folder import (
     keep_newest,
     partial_folder,
     remove_leftovers,
+    replace_published,
 )
 from attnres_train.checkpoint.manifest import Manifest, write_manifest
 from attnres_train.checkpoint.random_state import save_random_state
@@ -39,9 +40,12 @@ def save_checkpoint(
     *,
     layers_per_stage: tuple[int, ...],
     fingerprints: Mapping[str, str],
+    settings: Mapping[str, Any],
     keep: int | None,
 ) -> Path:
     """Write and publish the checkpoint of `state`; a collective. Returns its folder.
+
+    `settings` is the run's configuration by dotted key, so that a later run can say what changed.
 
     Raises RuntimeError on every rank, with nothing published, if any rank could not write its part.
     """
@@ -57,7 +61,7 @@ def save_checkpoint(
     failure = _write(partial, engine, grid)
     _vote(grid, failure, partial)
     if grid.rank == 0:
-        manifest = _manifest(partial, engine, grid, state, layers_per_stage, fingerprints, shapes)
+        manifest = _manifest(partial, engine, grid, state, layers_per_stage, fingerprints, settings, shapes)
         failure = _publish(partial, published, manifest)
     _vote(grid, failure, partial)
     if grid.rank == 0:
@@ -80,10 +84,7 @@ def _publish(partial: Path, published: Path, manifest: Manifest) -> str | None:
     """Make the checkpoint whole and give it its name; returns the failure in words. On rank 0."""
     try:
         write_manifest(partial, manifest)
-        if published.exists():
-            # The same step again: an older run folder's, or a resumed run has trained it anew.
-            shutil.rmtree(published)
-        partial.rename(published)
+        replace_published(partial, published)
         flush_folder(published.parent)
     except OSError as error:
         log.exception("publishing %s failed", published)
@@ -106,6 +107,7 @@ def _manifest(
     state: TrainState,
     layers_per_stage: tuple[int, ...],
     fingerprints: Mapping[str, str],
+    settings: Mapping[str, Any],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Manifest:
     parallel = grid.parallel
@@ -129,4 +131,5 @@ def _manifest(
         tensors={name: {"shape": list(shape), "dtype": "float32"} for name, shape in sorted(shapes.items())},
         files={str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()},
         fingerprints=dict(fingerprints),
+        settings=dict(settings),
     )

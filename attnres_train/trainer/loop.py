@@ -6,8 +6,10 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from attnres_train.checkpoint.load import load_checkpoint
+from attnres_train.checkpoint.load import changed_settings, load_checkpoint
+from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.checkpoint.save import save_checkpoint
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.corpus import ValidationData
@@ -35,6 +37,8 @@ class Run:
     loader: BatchLoader
     validation: ValidationData | None
     fingerprints: dict[str, str]
+    settings: dict[str, Any]
+    """The configuration by dotted key, kept in every checkpoint."""
     folder: Path
     checkpoint: Path | None
     """Where to continue from; None starts at step 0."""
@@ -54,7 +58,7 @@ def train(run: Run) -> ExitCode:
     stopped = False
     while state.step < last_step and not stopped:
         state, report, batches = train_step(run.parts, run.loader, run.config, state, run.stop.received is not None)
-        stopped = report.stop_requested
+        stopped = report.stop_requested and state.step < steps
         ended = stopped or state.step == last_step
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=ended)
         if run.validation is not None and _due(state, run.config.training.eval_interval_steps, ended and not stopped):
@@ -77,8 +81,11 @@ def resume(run: Run) -> TrainState:
     if run.checkpoint is None:
         log.info(f"starting at step 0: no checkpoint in {run.folder}")
         return TrainState()
-    state = load_checkpoint(run.checkpoint, run.parts.engine, run.grid, run.fingerprints)
+    manifest = read_manifest(run.checkpoint)
+    state = load_checkpoint(run.checkpoint, manifest, run.parts.engine, run.grid, run.fingerprints)
     log.info(f"resuming from {run.checkpoint} at step {state.step}, sample {state.samples}")
+    for change in changed_settings(manifest.settings, run.settings):
+        log.info(f"  {change}")
     return state
 
 
@@ -91,6 +98,7 @@ def save(run: Run, state: TrainState) -> Path:
         state,
         layers_per_stage=run.parts.pipeline.plan.layers_per_stage,
         fingerprints=run.fingerprints,
+        settings=run.settings,
         keep=run.config.checkpoint.keep,
     )
 

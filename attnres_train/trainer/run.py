@@ -10,7 +10,7 @@ import torch.distributed as dist
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import resolved_split, vocabulary_size
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.show import resolved_toml
+from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
 from attnres_train.data.loader import BatchLoader
 from attnres_train.errors import ExitCode
@@ -49,6 +49,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, checkpoint: Path | None,
             ),
             validation=corpora.valid,
             fingerprints=corpora.fingerprints,
+            settings=config_values(config, loaded.origins),
             folder=folder,
             checkpoint=_same_on_all_ranks(checkpoint, grid),
             flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),

@@ -11,6 +11,7 @@ import torch
 
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
+from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.checkpoint.save import save_checkpoint
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Refused
@@ -30,7 +31,8 @@ def run_steps(
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
     if first:
-        state = load_checkpoint(checkpoints_folder(folder) / checkpoint_name(first), parts.engine, grid, FINGERPRINTS)
+        saved = checkpoints_folder(folder) / checkpoint_name(first)
+        state = load_checkpoint(saved, read_manifest(saved), parts.engine, grid, FINGERPRINTS)
         assert state == TrainState(step=first, samples=8 * first, tokens=first, skipped_steps=1)
         assert parts.engine.updates == first
     losses, norms = [], []
@@ -46,6 +48,7 @@ def run_steps(
             TrainState(step=last, samples=8 * last, tokens=last, skipped_steps=1),
             layers_per_stage=parts.pipeline.plan.layers_per_stage,
             fingerprints=FINGERPRINTS,
+            settings={},
             keep=2,
         )
     states = parts.engine.export_state()
@@ -115,7 +118,9 @@ def test_another_model_is_refused_with_every_difference(tmp_path: Path) -> None:
         grid = build_grid(config.parallel, seed=1)
         folder = checkpoints_folder(tmp_path) / checkpoint_name(1)
         with pytest.raises(Refused) as refusal:
-            load_checkpoint(folder, build_tiny(config, grid).engine, grid, {"tokenizer": "b" * 64})
+            load_checkpoint(
+                folder, read_manifest(folder), build_tiny(config, grid).engine, grid, {"tokenizer": "b" * 64}
+            )
         return [str(problem) for problem in refusal.value.problems]
 
     told = "\n".join(run_ranks(load_wider, 1)[0])
@@ -138,7 +143,14 @@ def test_a_rank_that_cannot_write_stops_all_and_publishes_nothing(tmp_path: Path
             module.save_random_state = fail
         with pytest.raises(RuntimeError) as failure:
             save_checkpoint(
-                tmp_path, parts.engine, grid, TrainState(), layers_per_stage=(2, 2), fingerprints={}, keep=2
+                tmp_path,
+                parts.engine,
+                grid,
+                TrainState(),
+                layers_per_stage=(2, 2),
+                fingerprints={},
+                settings={},
+                keep=2,
             )
         return str(failure.value)
 

@@ -47,6 +47,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         "tensors": {"a": {"shape": [3, 4], "dtype": "float32"}, "b": {"shape": [5], "dtype": "float32"}},
         "files": {"part": 7},
         "fingerprints": {"tokenizer": "abc", "train": "def"},
+        "settings": {"optimizer.learning_rate": 6e-4},
         **changes,
     }
 
