@@ -52,7 +52,8 @@ def train(run: Run) -> ExitCode:
     last_step = min(run.config.training.stop_after_steps or steps, steps)
     state = resume(run)
     if state.step >= last_step:
-        log.info(f"complete: {state.step} of {steps} steps are done, nothing to train")
+        what = "complete" if state.step >= steps else "training.stop_after_steps is reached"
+        log.info(f"{what}: {state.step} of {steps} steps are done, nothing to train")
         return ExitCode.DONE
     recorder = Recorder(run.config, run.grid, run.folder, state, run.flops_per_token)
     stopped = False

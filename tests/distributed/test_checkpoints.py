@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,48 @@ def unbroken(mode: str) -> list[float]:
     return first_rank(1, tiny_config(mode), 0, 15, Path("unused"))[0]
 
 
+@pytest.fixture(scope="module")
+def ten_steps(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[list[float], Path]]:
+    """Losses and run folder of ten steps as tensor 2 x pipeline 2, by mode; made once."""
+    made: dict[str, tuple[list[float], Path]] = {}
+
+    def of(mode: str) -> tuple[list[float], Path]:
+        if mode not in made:
+            folder = tmp_path_factory.mktemp(mode)
+            losses = first_rank(4, tiny_config(mode, tensor=2, pipeline=2), 0, 10, folder, save=True)[0]
+            made[mode] = losses, folder
+        return made[mode]
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("ranks", "parallel"),
+    [
+        (1, {}),
+        (2, {}),
+        (2, {"pipeline": 2, "virtual": 2, "tied": True}),
+        (2, {"tensor": 2, "precision": "bf16"}),
+    ],
+    ids=["one process", "data 2", "pipeline 2 x virtual 2, tied", "tensor 2, bf16"],
+)
+def test_twenty_steps_equal_ten_and_a_new_process_and_ten(ranks: int, parallel: dict[str, Any], tmp_path: Path) -> None:
+    config = tiny_config("block", **parallel)
+    losses, norms, tensors = first_rank(ranks, config, 0, 20, tmp_path)
+    first_losses, first_norms, _ = first_rank(ranks, config, 0, 10, tmp_path, save=True)
+    later_losses, later_norms, later_tensors = first_rank(ranks, config, 10, 20, tmp_path)
+    assert first_losses + later_losses == losses
+    assert first_norms + later_norms == norms
+    for kind, by_name in tensors.items():
+        for name, tensor in by_name.items():
+            assert later_tensors[kind][name].equal(tensor), f"{kind} of {name}"
+
+
+@functools.cache
+def unbroken(mode: str) -> list[float]:
+    return first_rank(1, tiny_config(mode), 0, 15, Path("unused"))[0]
+
+
 @pytest.mark.parametrize(
     ("ranks", "parallel"),
     [
@@ -102,12 +145,13 @@ def unbroken(mode: str) -> list[float]:
     ],
     ids=["one process", "data 2", "pipeline 4", "tensor 2 sequence", "pipeline 2 x virtual 2"],
 )
-def test_tensor_2_pipeline_2_is_continued_by(ranks: int, parallel: dict[str, Any], tmp_path: Path) -> None:
+def test_tensor_2_pipeline_2_is_continued_by(
+    ranks: int, parallel: dict[str, Any], ten_steps: Callable[[str], tuple[list[float], Path]]
+) -> None:
     for mode in ("standard", "full", "block"):
-        folder = tmp_path / mode
-        saved = first_rank(4, tiny_config(mode, tensor=2, pipeline=2), 0, 10, folder, save=True)
-        later = first_rank(ranks, tiny_config(mode, **parallel), 10, 15, folder)
-        assert [*saved[0], *later[0]] == pytest.approx(unbroken(mode), rel=1e-5), mode
+        losses, folder = ten_steps(mode)
+        later = first_rank(ranks, tiny_config(mode, **parallel), 10, 15, folder)[0]
+        assert [*losses, *later] == pytest.approx(unbroken(mode), rel=1e-5), mode
 
 
 def test_another_model_is_refused_with_every_difference(tmp_path: Path) -> None:
