@@ -31,10 +31,12 @@ class OptimizerState:
 class Engine(Protocol):
     """Owner of gradients and optimizer state around the model chunks of one rank."""
 
-    chunks: Sequence[nn.Module]
-    """The wrapped chunks, in the form the pipeline schedule runs them."""
     updates: int
     """Optimizer steps applied so far."""
+
+    @property
+    def chunks(self) -> Sequence[nn.Module]:
+        """The wrapped chunks, in the form the pipeline schedule runs them."""
 
     def zero_grad(self) -> None:
         """Forget the gradients of the step before."""

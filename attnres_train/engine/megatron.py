@@ -26,6 +26,9 @@ from attnres_train.optim.config import OptimizerConfig
 from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import Grid
 
+MAIN_GRADIENT = "main_grad"
+"""Where megatron-core's DistributedDataParallel accumulates the fp32 gradient of a parameter."""
+
 
 class MegatronEngine:
     """Gradients in fp32 buffers, reduce-scattered over the data-parallel ranks, AdamW on fp32 shards.
@@ -47,11 +50,11 @@ class MegatronEngine:
         self.updates = 0
         tensor = grid.parallel.tensor
         self._logical = [p for stage in stages for p in logical_parameters(stage, vocabulary_size, tensor)]
-        self.chunks = [_wrap(stage, config, chunk) for chunk, stage in enumerate(stages)]
+        self._chunks = [_wrap(stage, config, chunk) for chunk, stage in enumerate(stages)]
         config.finalize_model_grads_func = finalize_model_grads
         self.optimizer = get_megatron_optimizer(
             _megatron_optimizer_config(optimizer, config.params_dtype),
-            self.chunks,
+            self._chunks,
             config_overrides={_vectors(): ParamGroupOverride(wd_mult=0.0)},
             use_gloo_process_groups=False,
         )
@@ -59,11 +62,15 @@ class MegatronEngine:
         assert isinstance(self._sharded, DistributedOptimizer)
         self._mains = _main_parameters(self._sharded)
 
+    @property
+    def chunks(self) -> Sequence[nn.Module]:
+        return self._chunks
+
     def parameters(self) -> Sequence[LogicalParameter]:
         return self._logical
 
     def zero_grad(self) -> None:
-        for chunk in self.chunks:
+        for chunk in self._chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
 
@@ -89,7 +96,7 @@ class MegatronEngine:
         gradients = {}
         for logical in self._logical:
             # After the reduce-scatter each data-parallel rank has the sum for its own range only.
-            gradient = self._gather(logical.parameter, logical.parameter.main_grad.view(-1))
+            gradient = self._gather(logical.parameter, getattr(logical.parameter, MAIN_GRADIENT).view(-1))
             if logical.owned:
                 gradients[logical.name] = gradient
         return gradients

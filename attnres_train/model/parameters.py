@@ -41,11 +41,12 @@ def _sharding(name: str, parameter: nn.Parameter, vocabulary_size: int, ranks: i
     """megatron-core marks what it cut: `partition_dim`, and `partition_stride` 2 for stacked gate and up."""
     if not getattr(parameter, "tensor_model_parallel", False):
         return Sharding(tuple(parameter.shape))
-    axis: int = parameter.partition_dim
+    axis: int = parameter.partition_dim  # type: ignore[attr-defined]
+    stride: int = parameter.partition_stride  # type: ignore[attr-defined]
     whole = [size * ranks if index == axis else size for index, size in enumerate(parameter.shape)]
     if name in ("embedding.weight", "head.projection.weight"):
         return Sharding((vocabulary_size, *whole[1:]), axis=0, padded=whole[0])
-    return Sharding(tuple(whole), axis, blocks=parameter.partition_stride)
+    return Sharding(tuple(whole), axis, blocks=stride)
 
 
 def initialize(

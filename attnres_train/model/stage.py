@@ -127,7 +127,7 @@ class StageModel(MegatronModule):
             history = layer(history, rotary)
         if self.head is None:
             return history
-        tied = self.embedding.weight if self.share_embeddings_and_output_weights else None
+        tied = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         return self.head.token_losses(history, labels_BT, tied)
 
     def _embed(self, tokens_BT: Tensor) -> History:

@@ -86,10 +86,11 @@ class Recorder:
         """The ids that the ranks really used, gathered from one rank of each replica, in step order."""
         grid = self.grid
         speaks = grid.tensor_rank == 0 and grid.pipeline_rank == 0
-        everybody: list[Sequence[Sequence[str]] | None] = [None] * grid.world_size
+        everybody: list[tuple[int, Sequence[Sequence[str]]] | None] = [None] * grid.world_size
         dist.all_gather_object(everybody, (grid.data_rank, sample_ids) if speaks else None, group=grid.control)
         if self.sample_sink is not None:
-            replicas = [ids for _, ids in sorted(part for part in everybody if part is not None)]
+            parts = [part for part in everybody if part is not None]
+            replicas = [ids for _, ids in sorted(parts, key=lambda part: part[0])]
             in_order = [i for micro in zip(*replicas, strict=True) for batch in micro for i in batch]
             self.sample_sink.write(step, {"samples": in_order})
 

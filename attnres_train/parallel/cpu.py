@@ -42,7 +42,7 @@ def adapt_megatron_to_cpu() -> None:
     _redirect_random_state()
     stand_in = _TorchWithoutCuda()
     for name in MODULES_THAT_NAME_CUDA:
-        importlib.import_module(name).torch = stand_in
+        setattr(importlib.import_module(name), "torch", stand_in)  # noqa: B010
     _name_tensor_types_as_cuda()
 
 
@@ -73,14 +73,14 @@ def _on_cpu(factory: Any) -> Any:
 
 def _redirect_device_queries() -> None:
     cpu = torch.device("cpu")
-    torch.cuda.current_device = lambda: cpu
+    torch.cuda.current_device = lambda: cpu  # type: ignore[assignment, return-value]
     torch.cuda.synchronize = lambda *_args, **_kwargs: None
 
 
 def _redirect_random_state() -> None:
     from megatron.core.tensor_parallel import random as megatron_random
 
-    torch.cuda.manual_seed = torch.manual_seed
+    torch.cuda.manual_seed = torch.manual_seed  # type: ignore[assignment]
     torch.cuda.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()
     megatron_random._get_cuda_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()
     megatron_random._set_cuda_rng_state = lambda state, *_args, **_kwargs: torch.set_rng_state(state)
@@ -97,5 +97,5 @@ def _name_tensor_types_as_cuda() -> None:
         result = original(self, *args, **kwargs)
         return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
 
-    torch.Tensor.type = type_name
-    torch.Tensor.cuda = lambda self, *_args, **_kwargs: self
+    torch.Tensor.type = type_name  # type: ignore[assignment, method-assign]
+    torch.Tensor.cuda = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]

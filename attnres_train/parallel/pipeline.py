@@ -23,9 +23,14 @@ from attnres_train.parallel.wire import WirePlan
 class MicroBatch(Protocol):
     """What the schedule needs of a micro-batch; every rank reads its own from the corpus."""
 
-    tokens_BT: Tensor
-    labels_BT: Tensor
-    loss_mask_BT: Tensor
+    @property
+    def tokens_BT(self) -> Tensor: ...
+
+    @property
+    def labels_BT(self) -> Tensor: ...
+
+    @property
+    def loss_mask_BT(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)

@@ -112,33 +112,6 @@ def ten_steps(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple
     [
         (1, {}),
         (2, {}),
-        (2, {"pipeline": 2, "virtual": 2, "tied": True}),
-        (2, {"tensor": 2, "precision": "bf16"}),
-    ],
-    ids=["one process", "data 2", "pipeline 2 x virtual 2, tied", "tensor 2, bf16"],
-)
-def test_twenty_steps_equal_ten_and_a_new_process_and_ten(ranks: int, parallel: dict[str, Any], tmp_path: Path) -> None:
-    config = tiny_config("block", **parallel)
-    losses, norms, tensors = first_rank(ranks, config, 0, 20, tmp_path)
-    first_losses, first_norms, _ = first_rank(ranks, config, 0, 10, tmp_path, save=True)
-    later_losses, later_norms, later_tensors = first_rank(ranks, config, 10, 20, tmp_path)
-    assert first_losses + later_losses == losses
-    assert first_norms + later_norms == norms
-    for kind, by_name in tensors.items():
-        for name, tensor in by_name.items():
-            assert later_tensors[kind][name].equal(tensor), f"{kind} of {name}"
-
-
-@functools.cache
-def unbroken(mode: str) -> list[float]:
-    return first_rank(1, tiny_config(mode), 0, 15, Path("unused"))[0]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "parallel"),
-    [
-        (1, {}),
-        (2, {}),
         (4, {"pipeline": 4}),
         (2, {"tensor": 2, "sequence": True}),
         (2, {"pipeline": 2, "virtual": 2}),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,13 @@ SOURCES = sorted([*ROOT.glob("attnres_train/**/*.py"), *ROOT.glob("data_tools/*.
 # Lower rooms first; a room imports from itself and from those before it.
 ROOMS = ("depth", "model", "parallel", "engine", "checkpoint", "observe", "trainer")
 SECTIONS = "config"  # every room's own config.py is plain data and may be read from anywhere
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["format", "--check"]], ids=["lint", "format"])
+def test_ruff_has_nothing_to_say(arguments: list[str]) -> None:
+    rooms = ["attnres_train", "data_tools", "tests"]
+    done = subprocess.run([sys.executable, "-m", "ruff", *arguments, *rooms], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def imports(path: Path) -> Iterator[str]:
