@@ -18,6 +18,9 @@ from attnres_train.trainer.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+"""What gloo and NCCL say when the other end of a connection is gone."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the configuration says and return the exit code.
@@ -54,9 +57,16 @@ def train(arguments: Sequence[str], rank: int, world_size: int) -> ExitCode:
         return ExitCode.REFUSED
     except Exception as error:
         log.exception("rank %d failed", rank)
-        where = f"\n  log: {log_file(folder, rank)}" if folder else ""
-        print(f"rank {rank} failed: {type(error).__name__}: {error}{where}", file=sys.stderr)
+        print(_failure(error, rank, folder), file=sys.stderr)
         return ExitCode.FAILED
+
+
+def _failure(error: Exception, rank: int, folder: Path | None) -> str:
+    """The failure in words. A connection that broke is the consequence of another rank's end, never the cause."""
+    if any(words in str(error) for words in LOST_PEER):
+        return f"rank {rank} ended because another rank did; the cause is in that rank's last lines or log"
+    where = f"\n  log: {log_file(folder, rank)}" if folder else ""
+    return f"rank {rank} failed: {type(error).__name__}: {error}{where}"
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:

@@ -137,6 +137,27 @@ def test_sigterm_saves_and_ends_with_code_3(target: str, write_config: Callable[
     assert f"at step {stopped}, sample {8 * stopped}" in resumed.stdout
 
 
+def test_a_killed_rank_ends_the_run_and_is_named_as_the_cause(
+    write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    config = write_config(parallel="pipeline = 2")
+    started = subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", config, "--ranks", "2", "--training.steps", "5000"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    for line in started.stdout:
+        if line.startswith("step    3/"):
+            os.kill(_rank_process(started.pid), signal.SIGKILL)
+            break
+    told = started.stdout.read()
+    assert started.wait(timeout=30) == 1, told
+    assert "rank 0 ended because another rank did" in told
+    assert "rank      : 1" in told and "SIGKILL" in told
+    assert "Connection closed by peer" not in told
+    assert _read(tmp_path / "run/logs/rank-0000.log").count("rank 0 failed") == 1
+
+
 def _rank_process(launcher: int) -> int:
     """A process of rank 1 under the launch script."""
     for entry in Path("/proc").iterdir():
