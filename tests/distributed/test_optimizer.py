@@ -1,0 +1,53 @@
+"""Which parameters decay, and what a step without gradients or with bad ones does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnres_train.parallel.grid import build_grid
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import step_batches, tiny_config
+from tests.distributed.training import build_tiny
+
+RATE = 0.01
+
+
+def step_on_masked_batches(poison: bool, precision: str) -> tuple[dict[str, tuple[Tensor, Tensor]], float, bool]:
+    """Weights before and after one step whose batches count no token; `poison` makes one gradient NaN instead."""
+    config = tiny_config("block", pipeline=2, precision=precision)
+    grid = build_grid(config.parallel, seed=1)
+    parts = build_tiny(config, grid)
+    engine = parts.engine
+    before = {name: state.master.clone() for name, state in engine.export_state().items()}
+    engine.zero_grad()
+    batches = [replace(batch, loss_mask_BT=torch.zeros_like(batch.loss_mask_BT)) for batch in step_batches(0)]
+    parts.pipeline.run(engine.chunks, batches)
+    if poison and grid.rank == 1:
+        engine.parameters()[0].parameter.main_grad.view(-1)[0] = float("nan")
+    update = engine.step(RATE)
+    after = {name: state.master.clone() for name, state in engine.export_state().items()}
+    return {name: (before[name], after[name]) for name in before}, update.grad_norm, update.applied
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_without_gradients_matrices_decay_and_vectors_stay(precision: str) -> None:
+    decay = 1 - RATE * tiny_config().optimizer.weight_decay
+    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, False, precision):
+        assert applied and grad_norm == 0.0
+        for name, (before, after) in weights.items():
+            if before.ndim == 1:
+                assert after.equal(before), f"{name} decays"
+            else:
+                assert torch.allclose(after, before * decay, rtol=1e-6, atol=0), f"{name} does not decay"
+        assert any(name.endswith("depth.query") for name in weights)
+
+
+def test_a_nan_on_one_rank_skips_the_step_on_all_and_leaves_every_weight() -> None:
+    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, True, "fp32"):
+        assert not applied and grad_norm != grad_norm
+        for name, (before, after) in weights.items():
+            assert after.equal(before), name
