@@ -9,12 +9,14 @@ from typing import Any
 
 from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.checkpoint.random_state import load_random_state
-from attnres_train.checkpoint.sharded import load_states, whole_shapes
+from attnres_train.checkpoint.sharded import CheckpointFailure, load_states, whole_shapes
 from attnres_train.engine.interface import Engine
-from attnres_train.errors import Problem, Refused
+from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
+# Keys of the model that say how it is started, padded or computed, not what it computes.
+FREE_TO_CHANGE = ("model.init_std", "model.pad_vocabulary_to", "residual.backend")
 FINGERPRINT_REMEDIES = {
     "tokenizer": "use the tokenizer model the checkpoint was trained with",
     "train": "use the same corpora, blend, training.seed and training.sequence_length, or another run folder",
@@ -22,9 +24,16 @@ FINGERPRINT_REMEDIES = {
 
 
 def check_fits(
-    folder: Path, manifest: Manifest, mine: Mapping[str, tuple[int, ...]], fingerprints: Mapping[str, str]
+    folder: Path,
+    manifest: Manifest,
+    mine: Mapping[str, tuple[int, ...]],
+    fingerprints: Mapping[str, str],
+    settings: Mapping[str, Any],
 ) -> None:
-    """Refuse, listing every difference, a checkpoint of another model, tokenizer or corpus."""
+    """Refuse, listing every difference, a checkpoint of another model, tokenizer or corpus.
+
+    Shapes alone do not tell: with twice the attention heads every matrix has the shape it had.
+    """
     stored = {name: tuple(entry["shape"]) for name, entry in manifest.tensors.items()}
     problems = [
         Problem(f"{folder.name}: {name}", text, "use the configuration the checkpoint was trained with")
@@ -40,6 +49,12 @@ def check_fits(
         for kind in sorted(manifest.fingerprints.keys() & fingerprints.keys())
         if manifest.fingerprints[kind] != fingerprints[kind]
     ]
+    changed = changed_settings(manifest.settings, settings)
+    problems += [
+        Problem(key, f"was {was!r} in {folder.name}, is {now!r}: another model", f"write {key} = {was!r}")
+        for key, (was, now) in changed.items()
+        if key.startswith(("model.", "residual.")) and key not in FREE_TO_CHANGE
+    ]
     if problems:
         raise Refused(problems)
 
@@ -53,13 +68,22 @@ def _difference(stored: tuple[int, ...] | None, mine: tuple[int, ...] | None) ->
 
 
 def load_checkpoint(
-    folder: Path, manifest: Manifest, engine: Engine, grid: Grid, fingerprints: Mapping[str, str]
+    folder: Path,
+    manifest: Manifest,
+    engine: Engine,
+    grid: Grid,
+    fingerprints: Mapping[str, str],
+    settings: Mapping[str, Any],
 ) -> TrainState:
     """Continue from `folder`, written under any grid: weights, moments, position, and random streams where the
     grid is the same. A collective. Raises Refused where it does not fit.
     """
-    check_fits(folder, manifest, whole_shapes(engine.parameters(), grid), fingerprints)
-    engine.import_state(load_states(folder, engine.parameters(), grid), manifest.optimizer_updates)
+    check_fits(folder, manifest, whole_shapes(engine.parameters(), grid), fingerprints, settings)
+    try:
+        states = load_states(folder, engine.parameters(), grid)
+    except CheckpointFailure as failure:
+        raise refuse(str(folder), f"cannot be read: {failure}", "use an older checkpoint of the run") from failure
+    engine.import_state(states, manifest.optimizer_updates)
     if _same_grid(manifest, grid):
         load_random_state(folder, grid)
     return TrainState(manifest.step, manifest.samples, manifest.tokens, manifest.skipped_steps)
@@ -71,10 +95,8 @@ def _same_grid(manifest: Manifest, grid: Grid) -> bool:
     return (stored["tensor"], stored["pipeline"], stored["virtual"], stored["data"]) == now
 
 
-def changed_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between the configuration of a checkpoint and the one that goes on from it, a line a key."""
-    return [
-        f"{key}: was {stored[key]!r}, is {now[key]!r} from now on"
-        for key in sorted(stored.keys() & now.keys())
-        if json.loads(json.dumps(now[key])) != stored[key]
-    ]
+def changed_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Key -> (was, is) of what differs between a checkpoint's configuration and the one that goes on from it."""
+    plain_now = json.loads(json.dumps(dict(now)))
+    both = sorted(stored.keys() & now.keys())
+    return {key: (stored[key], plain_now[key]) for key in both if stored[key] != plain_now[key]}

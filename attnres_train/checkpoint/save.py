@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +24,7 @@ from attnres_train.checkpoint.folder import (
 )
 from attnres_train.checkpoint.manifest import Manifest, write_manifest
 from attnres_train.checkpoint.random_state import save_random_state
-from attnres_train.checkpoint.sharded import save_states, whole_shapes
+from attnres_train.checkpoint.sharded import CheckpointFailure, save_states, whole_shapes
 from attnres_train.durable import flush_folder
 from attnres_train.engine.interface import Engine
 from attnres_train.parallel.grid import Grid
@@ -74,7 +75,7 @@ def _write(partial: Path, engine: Engine, grid: Grid) -> str | None:
     try:
         save_states(partial, engine.parameters(), engine.export_state(), grid)
         save_random_state(partial, grid)
-    except OSError as error:
+    except (OSError, CheckpointFailure) as error:
         log.exception("writing to %s failed", partial)
         return f"{grid}: {error}"
     return None
@@ -97,7 +98,9 @@ def _vote(grid: Grid, failure: str | None, partial: Path) -> None:
     dist.all_gather_object(failures, failure, group=grid.control)
     told = [text for text in failures if text is not None]
     if told:
-        raise RuntimeError(f"checkpoint {partial} was not published: " + "; ".join(told))
+        if grid.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)  # gives the space back; what is left goes with the next save
+        raise RuntimeError(f"checkpoint {partial} was not published: " + "; ".join(dict.fromkeys(told)))
 
 
 def _manifest(

@@ -6,7 +6,8 @@ whole model's shape. The fp32 weight is the master; a bf16 model's weights are i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from megatron.core.dist_checkpointing.strategies.torch import (
     mcore_to_pyt_state_dict,
 )
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.model.parameters import LogicalParameter
@@ -40,7 +42,8 @@ def save_states(
         for kind, attribute in KINDS.items()
         for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, getattr(states[p.name], attribute), grid))
     }
-    dist_checkpointing.save(sharded, str(folder), sharded_strategy=PlainTorchSave("torch_dist", 1))
+    with _failures_in_words():
+        dist_checkpointing.save(sharded, str(folder), sharded_strategy=PlainTorchSave("torch_dist", 1))
 
 
 def load_states(folder: Path, parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, OptimizerState]:
@@ -54,7 +57,8 @@ def load_states(folder: Path, parameters: Sequence[LogicalParameter], grid: Grid
         for kind in KINDS
         for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, whole[f"{kind}/{p.name}"], grid))
     }
-    loaded = dist_checkpointing.load(sharded, str(folder), validate_access_integrity=False)
+    with _failures_in_words():
+        loaded = dist_checkpointing.load(sharded, str(folder), validate_access_integrity=False)
     for p in parameters:
         for kind in KINDS:
             key = f"{kind}/{p.name}"
@@ -64,6 +68,20 @@ def load_states(folder: Path, parameters: Sequence[LogicalParameter], grid: Grid
         p.name: OptimizerState(**{attribute: whole[f"{kind}/{p.name}"] for kind, attribute in KINDS.items()})
         for p in parameters
     }
+
+
+class CheckpointFailure(Exception):
+    """Files of a checkpoint could not be written or read; the message names rank and reason."""
+
+
+@contextmanager
+def _failures_in_words() -> Iterator[None]:
+    """torch raises a `CheckpointException` on every rank, which is no `Exception` and holds each rank's traceback."""
+    try:
+        yield
+    except CheckpointException as failure:
+        told = [f"rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in failure.failures.items()]
+        raise CheckpointFailure("; ".join(told)) from failure
 
 
 def whole_shapes(parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, tuple[int, ...]]:

@@ -83,10 +83,10 @@ def resume(run: Run) -> TrainState:
         log.info(f"starting at step 0: no checkpoint in {run.folder}")
         return TrainState()
     manifest = read_manifest(run.checkpoint)
-    state = load_checkpoint(run.checkpoint, manifest, run.parts.engine, run.grid, run.fingerprints)
+    state = load_checkpoint(run.checkpoint, manifest, run.parts.engine, run.grid, run.fingerprints, run.settings)
     log.info(f"resuming from {run.checkpoint} at step {state.step}, sample {state.samples}")
-    for change in changed_settings(manifest.settings, run.settings):
-        log.info(f"  {change}")
+    for key, (was, now) in changed_settings(manifest.settings, run.settings).items():
+        log.info(f"  {key}: was {was!r}, is {now!r} from now on")
     return state
 
 

@@ -23,6 +23,7 @@ from tests.distributed.tiny import tiny_config
 from tests.distributed.training import build_tiny, step_tiny, whole_tensors
 
 FINGERPRINTS = {"tokenizer": "a" * 64}
+SETTINGS = {"model.num_attention_heads": 4, "model.init_std": 0.1, "optimizer.learning_rate": 1e-3}
 
 
 def run_steps(
@@ -33,7 +34,7 @@ def run_steps(
     parts = build_tiny(config, grid)
     if first:
         saved = checkpoints_folder(folder) / checkpoint_name(first)
-        state = load_checkpoint(saved, read_manifest(saved), parts.engine, grid, FINGERPRINTS)
+        state = load_checkpoint(saved, read_manifest(saved), parts.engine, grid, FINGERPRINTS, SETTINGS)
         assert state == TrainState(step=first, samples=8 * first, tokens=first, skipped_steps=1)
         assert parts.engine.updates == first
     losses, norms = [], []
@@ -49,7 +50,7 @@ def run_steps(
             TrainState(step=last, samples=8 * last, tokens=last, skipped_steps=1),
             layers_per_stage=parts.pipeline.plan.layers_per_stage,
             fingerprints=FINGERPRINTS,
-            settings={},
+            settings=SETTINGS,
             keep=2,
         )
     states = parts.engine.export_state()
@@ -134,16 +135,37 @@ def test_another_model_is_refused_with_every_difference(tmp_path: Path) -> None:
         config = tiny_config("standard", layers=5)
         grid = build_grid(config.parallel, seed=1)
         folder = checkpoints_folder(tmp_path) / checkpoint_name(1)
+        engine = build_tiny(config, grid).engine
+        # Twice the heads leave every shape as it was.
+        settings = {**SETTINGS, "model.num_attention_heads": 8, "model.init_std": 0.2, "optimizer.learning_rate": 2e-3}
         with pytest.raises(Refused) as refusal:
-            load_checkpoint(
-                folder, read_manifest(folder), build_tiny(config, grid).engine, grid, {"tokenizer": "b" * 64}
-            )
+            load_checkpoint(folder, read_manifest(folder), engine, grid, {"tokenizer": "b" * 64}, settings)
         return [str(problem) for problem in refusal.value.problems]
 
     told = "\n".join(run_ranks(load_wider, 1)[0])
     assert "layers.0.attention.depth.query: the checkpoint has it with shape (32,), the model lacks it" in told
     assert "layers.4.mlp.norm.weight: the model has it with shape (32,), the checkpoint lacks it" in told
     assert "tokenizer: was trained with tokenizer aaaaaaaaaaaa, this run has bbbbbbbbbbbb" in told
+    assert "model.num_attention_heads: was 4 in step-00000001, is 8: another model" in told
+    assert "init_std" not in told and "learning_rate" not in told
+
+
+def test_a_damaged_shard_is_refused_in_words(tmp_path: Path) -> None:
+    first_rank(1, tiny_config("block"), 0, 1, tmp_path, save=True)
+    folder = checkpoints_folder(tmp_path) / checkpoint_name(1)
+    shard = max(folder.glob("*.distcp"), key=lambda path: path.stat().st_size)
+    shard.write_bytes(b"\xff" * shard.stat().st_size)
+
+    def load_damaged() -> str:
+        config = tiny_config("block")
+        grid = build_grid(config.parallel, seed=1)
+        engine = build_tiny(config, grid).engine
+        with pytest.raises(Refused) as refusal:
+            load_checkpoint(folder, read_manifest(folder), engine, grid, FINGERPRINTS, SETTINGS)
+        return str(refusal.value)
+
+    told = run_ranks(load_damaged, 1)[0]
+    assert "step-00000001: cannot be read: rank 0: " in told and "use an older checkpoint" in told
 
 
 def test_a_rank_that_cannot_write_stops_all_and_publishes_nothing(tmp_path: Path) -> None:

@@ -101,4 +101,4 @@ def test_a_checkpoint_that_is_not_whole_is_refused_by_what_is_wrong(damage: obje
 def test_changed_settings_are_told_and_equal_ones_are_not() -> None:
     stored = json.loads(json.dumps({"optimizer.learning_rate": 6e-4, "parallel.layers_per_stage": (3, 4), "gone": 1}))
     now = {"optimizer.learning_rate": 3e-4, "parallel.layers_per_stage": (3, 4), "new": 2}
-    assert changed_settings(stored, now) == ["optimizer.learning_rate: was 0.0006, is 0.0003 from now on"]
+    assert changed_settings(stored, now) == {"optimizer.learning_rate": (6e-4, 3e-4)}
