@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from attnres_train.errors import Problem, Refused
 def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
     """Problems of the tokenizer, data and checkpoint that `config` names; relative paths from here."""
     absent = [*_tokenizer(config), *_data(config)]
-    return [*absent, *([] if absent else _contents(config)), *_resume(config, config_path)]
+    folder = run_folder(config, config_path)
+    return [*absent, *([] if absent else _contents(config)), *_writable(folder), *_resume(config, folder)]
 
 
 def check_needed_for_training(config: RunConfig) -> list[Problem]:
@@ -63,8 +65,16 @@ def _contents(config: RunConfig) -> Iterator[Problem]:
         yield from refused.problems
 
 
-def _resume(config: RunConfig, config_path: str | Path) -> Iterator[Problem]:
+def _writable(folder: Path) -> Iterator[Problem]:
+    """The nearest part of the run folder's path that exists is a folder one may write to."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "cannot be written to" if there.is_dir() else "is a file"
+        yield Problem("training.run_folder", f"{folder} cannot be made: {there} {what}", "choose another folder")
+
+
+def _resume(config: RunConfig, folder: Path) -> Iterator[Problem]:
     try:
-        choose_checkpoint(config.checkpoint.resume, run_folder(config, config_path))
+        choose_checkpoint(config.checkpoint.resume, folder)
     except Refused as refused:
         yield from refused.problems

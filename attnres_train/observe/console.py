@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from attnres_train.errors import refuse
+
 CONSOLE = "attnres_train.console"
 
 
@@ -15,10 +17,20 @@ def log_file(run_folder: Path, rank: int) -> Path:
 
 
 def start_logging(run_folder: Path, rank: int) -> None:
-    """Send the log of this rank to its file; rank 0 also prints what is written to the console logger."""
+    """Send the log of this rank to its file; rank 0 also prints what is written to the console logger.
+
+    Raises Refused where the run folder cannot be written.
+    """
     path = log_file(run_folder, rank)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    to_file = logging.FileHandler(path, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        to_file = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise refuse(
+            "training.run_folder", f"{path} cannot be written: {error.strerror}", "choose another folder"
+        ) from error
+    # A disk that fills up must not bury the reason under one traceback a lost log line.
+    logging.raiseExceptions = False
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [to_file]

@@ -193,9 +193,10 @@ def _ancestors(process: int) -> list[str]:
         (["--parallel.pipeline", "2", "--parallel.layers_per_stage", "[3, 1]"], ["sum", "4", "3"]),
         (["--tokenizer.model", "nowhere.model"], ["nowhere.model"]),
         (["--checkpoint.resume", "must"], ["must", "checkpoints"]),
+        (["--training.run_folder", "/proc/version/run"], ["training.run_folder", "/proc/version is a file"]),
         (["--checkpoint.resume", "nowhere/step-00000001"], ["nowhere/step-00000001"]),
     ],
-    ids=["batch", "misspelt", "split", "tokenizer", "resume must", "resume path"],
+    ids=["batch", "misspelt", "split", "tokenizer", "resume must", "run folder", "resume path"],
 )
 def test_what_cannot_be_met_is_refused_before_training(
     overrides: list[str], told: list[str], write_config: Callable[..., Path], tmp_path: Path
