@@ -23,7 +23,7 @@ class TrainingConfig:
     """Tokens a sample."""
     steps: int = Field(ge=1)
     """Steps of the whole run."""
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, le=2**31 - 1)
     """Of the initial weights, the data order and the random streams."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Dtype of weights and activations; masters, gradients and the depth queries are fp32 in both."""
