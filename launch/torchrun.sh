@@ -27,7 +27,9 @@ done
 [ -n "$config" ] || { usage >&2; exit 2; }
 [[ $ranks =~ ^[1-9][0-9]*$ ]] || refuse "--ranks is '$ranks'; give a whole number of at least 1"
 
-command=("$PYTHON" -m torch.distributed.run --standalone --nproc-per-node "$ranks"
+# On a stop signal the ranks finish the step and save; torchrun's own patience is 30 seconds.
+command=("$PYTHON" -m torch.distributed.run --standalone --nproc-per-node "$ranks" --shutdown-timeout 600
+    --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1
     -m attnres_train.train "$config" ${overrides[@]+"${overrides[@]}"})
 if [ -n "$dry_run" ]; then
     printf '%q ' "${command[@]}"
@@ -45,7 +47,7 @@ export ATTNRES_EXIT_CODE_FILE
 
 "${command[@]}" &
 launcher=$!
-trap 'kill -TERM "$launcher" 2>/dev/null || true' TERM INT USR1
+trap 'kill -TERM "$launcher" 2>/dev/null || true' TERM INT USR1 HUP
 code=0
 wait "$launcher" || code=$?
 while kill -0 "$launcher" 2>/dev/null; do # a trapped signal ends the first wait early

@@ -39,6 +39,8 @@ class Run:
     fingerprints: dict[str, str]
     settings: dict[str, Any]
     """The configuration by dotted key, kept in every checkpoint."""
+    resolved: str
+    """The same as a commented TOML file, for the run folder."""
     folder: Path
     checkpoint: Path | None
     """Where to continue from; None starts at step 0."""
@@ -51,6 +53,8 @@ def train(run: Run) -> ExitCode:
     steps = run.config.training.steps
     last_step = min(run.config.training.stop_after_steps or steps, steps)
     state = resume(run)
+    if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
+        (run.folder / "config.toml").write_text(run.resolved, encoding="utf-8")
     if state.step >= last_step:
         what = "complete" if state.step >= steps else "training.stop_after_steps is reached"
         log.info(f"{what}: {state.step} of {steps} steps are done, nothing to train")

@@ -31,8 +31,6 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, checkpoint: Path | None,
     grid = build_grid(config.parallel, training.seed)
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
-    if grid.rank == 0:
-        (folder / "config.toml").write_text(resolved_toml(config, loaded.origins), encoding="utf-8")
     _announce(config, grid, split, vocabulary, corpora)
     padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
     outcome = train(
@@ -50,6 +48,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, checkpoint: Path | None,
             validation=corpora.valid,
             fingerprints=corpora.fingerprints,
             settings=config_values(config, loaded.origins),
+            resolved=resolved_toml(config, loaded.origins),
             folder=folder,
             checkpoint=_same_on_all_ranks(checkpoint, grid),
             flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),

@@ -158,6 +158,27 @@ def test_a_killed_rank_ends_the_run_and_is_named_as_the_cause(
     assert _read(tmp_path / "run/logs/rank-0000.log").count("rank 0 failed") == 1
 
 
+def test_ranks_do_not_outlive_a_killed_torchrun(write_config: Callable[..., Path], tmp_path: Path) -> None:
+    config = write_config(parallel="pipeline = 2")
+    started = subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", config, "--ranks", "2", "--training.steps", "5000"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    for line in started.stdout:
+        if line.startswith("step    3/"):
+            rank = _rank_process(started.pid)
+            os.kill(int(_ancestors(rank)[0]), signal.SIGKILL)
+            break
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{rank}").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not Path(f"/proc/{rank}").exists(), "rank 1 goes on training unseen"
+    started.communicate(timeout=30)
+    stopped = max(by_step(tmp_path / "run", "loss/train"))
+    assert (tmp_path / f"run/checkpoints/step-{stopped:08d}/manifest.json").is_file()
+
+
 def _rank_process(launcher: int) -> int:
     """A process of rank 1 under the launch script."""
     for entry in Path("/proc").iterdir():
