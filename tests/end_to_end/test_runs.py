@@ -71,6 +71,8 @@ def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Pa
     for line in killed.stdout:
         if line.startswith("step   10/"):
             break
+    for rank in (_rank_process(killed.pid, rank=0), _rank_process(killed.pid)):
+        os.kill(rank, signal.SIGKILL)  # the ranks first: they would save when their launcher dies
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     interrupted = by_step(run, "loss/train")
@@ -179,13 +181,13 @@ def test_ranks_do_not_outlive_a_killed_torchrun(write_config: Callable[..., Path
     assert (tmp_path / f"run/checkpoints/step-{stopped:08d}/manifest.json").is_file()
 
 
-def _rank_process(launcher: int) -> int:
-    """A process of rank 1 under the launch script."""
+def _rank_process(launcher: int, rank: int = 1) -> int:
+    """The process of `rank` under the launch script."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and "attnres_train.train" in _read(entry / "cmdline").replace("\0", " "):
-            if "\0RANK=1\0" in "\0" + _read(entry / "environ") and str(launcher) in _ancestors(int(entry.name)):
+            if f"\0RANK={rank}\0" in "\0" + _read(entry / "environ") and str(launcher) in _ancestors(int(entry.name)):
                 return int(entry.name)
-    raise AssertionError("rank 1 is not running")
+    raise AssertionError(f"rank {rank} is not running")
 
 
 def _read(path: Path) -> str:
