@@ -45,12 +45,12 @@ def train(arguments: Sequence[str], rank: int, world_size: int) -> ExitCode:
         loaded = load_checked(path, overrides, world_size)
         corpora = open_corpora(loaded.config)
         folder = run_folder(loaded.config, path)
-        checkpoint = choose_checkpoint(loaded.config.checkpoint.resume, folder)
+        choose_checkpoint(loaded.config.checkpoint.resume, folder)  # refuses early; rank 0 chooses for all later
         start_logging(folder, rank)
         # Only now: importing torch and megatron-core takes seconds, and their warnings belong in the log.
         from attnres_train.trainer.run import run
 
-        return run(loaded, folder, corpora, checkpoint, stop)
+        return run(loaded, folder, corpora, stop)
     except Refused as refusal:
         if rank == 0:
             print(f"refused:\n{refusal}", file=sys.stderr)

@@ -45,9 +45,15 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 ATTNRES_EXIT_CODE_FILE=$(mktemp)
 export ATTNRES_EXIT_CODE_FILE
 
-"${command[@]}" &
+# In a session of its own, so that signals to the group reach torchrun once, through here: a second one would
+# make it give up on ranks that are still saving.
+setsid "${command[@]}" &
 launcher=$!
-trap 'kill -TERM "$launcher" 2>/dev/null || true' TERM INT USR1 HUP
+stop() {
+    trap '' TERM INT USR1 HUP
+    kill -TERM "$launcher" 2>/dev/null || true
+}
+trap stop TERM INT USR1 HUP
 code=0
 wait "$launcher" || code=$?
 while kill -0 "$launcher" 2>/dev/null; do # a trapped signal ends the first wait early

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any, TextIO
 
 import torch.distributed as dist
 
+from attnres_train.checkpoint.folder import choose_checkpoint
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import resolved_split, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
 from attnres_train.data.loader import BatchLoader
-from attnres_train.errors import ExitCode
+from attnres_train.errors import ExitCode, Refused
 from attnres_train.model.size import training_flops_per_token
+from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
 from attnres_train.parallel.grid import Grid, build_grid, start_process_group, stop_process_group
 from attnres_train.trainer.build import build_parts
@@ -24,11 +27,12 @@ from attnres_train.trainer.signals import StopRequest
 log = logging.getLogger(CONSOLE)
 
 
-def run(loaded: Loaded, folder: Path, corpora: Corpora, checkpoint: Path | None, stop: StopRequest) -> ExitCode:
-    """Train from `checkpoint`, or from step 0 where it is None."""
+def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> ExitCode:
+    """Train in `folder`, from the checkpoint that the configuration asks for."""
     config, training = loaded.config, loaded.config.training
     start_process_group(config.parallel.timeout_seconds)
     grid = build_grid(config.parallel, training.seed)
+    _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
     _announce(config, grid, split, vocabulary, corpora)
@@ -50,7 +54,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, checkpoint: Path | None,
             settings=config_values(config, loaded.origins),
             resolved=resolved_toml(config, loaded.origins),
             folder=folder,
-            checkpoint=_same_on_all_ranks(checkpoint, grid),
+            checkpoint=checkpoint,
             flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
             stop=stop,
         )
@@ -59,11 +63,24 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, checkpoint: Path | None,
     return outcome
 
 
-def _same_on_all_ranks(checkpoint: Path | None, grid: Grid) -> Path | None:
-    """Rank 0's choice: another rank may have looked a moment earlier or later."""
-    choice = [checkpoint]
-    dist.broadcast_object_list(choice, src=0, group=grid.control)
-    return choice[0]
+def _enter(folder: Path, resume: str, grid: Grid) -> tuple[TextIO | None, Path | None]:
+    """Claim the run folder and choose the checkpoint, on rank 0 for all; a refusal is raised on every rank.
+
+    The claim holds as long as the returned file is open.
+    """
+    lock: TextIO | None = None
+    answer: list[Any] = [None, None]
+    if grid.rank == 0:
+        try:
+            lock = claim_run_folder(folder)
+            answer = [choose_checkpoint(resume, folder), None]
+        except Refused as refusal:
+            answer = [None, refusal.problems]
+    dist.broadcast_object_list(answer, src=0, group=grid.control)
+    checkpoint, problems = answer
+    if problems is not None:
+        raise Refused(problems)
+    return lock, checkpoint
 
 
 def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, corpora: Corpora) -> None:

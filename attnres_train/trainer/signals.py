@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 PR_SET_PDEATHSIG = 1
 """prctl's request that the kernel signals this process when its parent ends (linux/prctl.h): a launcher that is
 killed would otherwise leave ranks that train on unseen."""
