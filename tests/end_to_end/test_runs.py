@@ -181,6 +181,29 @@ def test_ranks_do_not_outlive_a_killed_torchrun(write_config: Callable[..., Path
     assert (tmp_path / f"run/checkpoints/step-{stopped:08d}/manifest.json").is_file()
 
 
+def test_a_second_run_in_the_folder_is_refused_and_repeated_signals_do_no_harm(
+    write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    config, run = write_config(parallel="pipeline = 2"), tmp_path / "run"
+    first = subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", config, "--ranks", "2", "--training.steps", "5000"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert first.stdout is not None
+    for line in first.stdout:
+        if line.startswith("step    3/"):
+            break
+    second = launch(config, 2, "--training.steps", "5000", expect=2)
+    assert "another run is writing to" in second.stderr
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        os.killpg(first.pid, number)
+    told = first.stdout.read()
+    assert first.wait(timeout=60) == 3, told
+    losses = by_step(run, "loss/train")
+    assert list(losses) == list(range(1, max(losses) + 1))
+    assert (run / f"checkpoints/step-{max(losses):08d}/manifest.json").is_file()
+
+
 def _rank_process(launcher: int, rank: int = 1) -> int:
     """The process of `rank` under the launch script."""
     for entry in Path("/proc").iterdir():
