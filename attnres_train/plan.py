@@ -123,7 +123,7 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
     return Plan(
         grid=Grid(world, parallel.tensor, parallel.pipeline, parallel.virtual, data, parallel.sequence),
         layout=layout,
-        parameters_total=total_parameters(model, padded, depth_attention=layout.has_sources),
+        parameters_total=total_parameters(model, config.residual, padded),
         parameters_per_rank=_per_rank(parameters, wire, parallel.tensor),
         vocabulary=entries,
         padded_vocabulary=padded,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.model.size import embedding_parameters, layer_parameters
+from attnres_train.model.size import embedding_parameters, layer_parameters, reader_parameters
 from attnres_train.parallel.wire import WirePlan, slice_bytes
 
 GIB = 2**30
@@ -27,7 +27,7 @@ class StageParameters:
     replicated: int
     """Norm gains, whole on every tensor rank."""
     depth: int
-    """Depth queries and key gains, whole on every tensor rank and always fp32."""
+    """Those of the depth readers, whole on every tensor rank and always fp32."""
     tied_copy: int
     """The last stage's copy of a tied embedding; counted with the first stage, held by both."""
 
@@ -76,8 +76,8 @@ class _Visit:
 
 def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) -> tuple[StageParameters, ...]:
     """Of every global stage: its layers, on the first the embedding, on the last the head."""
-    model, has_depth = config.model, wire.layout.has_sources
-    layer = layer_parameters(model, depth_attention=has_depth)
+    model = config.model
+    layer = layer_parameters(model)
     table = embedding_parameters(model, padded_vocabulary)
     stages = []
     for stage, layers in enumerate(wire.layers_per_stage):
@@ -87,7 +87,7 @@ def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) 
             StageParameters(
                 divided=layers * layer.matrices + tables * table,
                 replicated=layers * layer.norms + last * model.hidden_size,
-                depth=layers * layer.depth + (2 * model.hidden_size if last and has_depth else 0),
+                depth=sum(reader_parameters(model, config.residual, reader) for reader in wire.readers(stage)),
                 tied_copy=table if last and not first and model.tie_embeddings else 0,
             )
         )
@@ -180,9 +180,7 @@ def _depth_reads(wire: WirePlan, stage: int) -> int:
     """Sources read on a stage, summed over its sublayers and the head; 0 where nothing attends over depth."""
     if not wire.layout.has_sources:
         return 0
-    first, layers = wire.first_sublayer(stage), wire.layers_per_stage[stage]
-    reads = sum(wire.layout.reads(sublayer).count for sublayer in range(first, first + 2 * layers))
-    return reads + (wire.layout.head_reads().count if stage == wire.num_stages - 1 else 0)
+    return sum(wire.layout.reads(reader).count for reader in wire.readers(stage))
 
 
 def _received(wire: WirePlan, stage: int) -> int:

@@ -8,19 +8,19 @@ For every token, with sources v_1 .. v_n of width D:
 No 1/sqrt(D), no bias, one head (Attention Residuals, arXiv 2603.15031). Statistics, softmax and the weighted
 sum run in fp32 (in float64 for float64 sources); the result is rounded once, to the sources' dtype.
 
-Legend: S sources, N tokens (all leading dimensions flattened), D width.
+Legend: D width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-Backend = Literal["auto", "reference", "lean"]
+from attnres_train.depth.backends import Backend, chosen_backend, kernel_for
+from attnres_train.depth.mix import Norm, compute_dtype, mix
+from attnres_train.depth.source import Source
 
 
 def aggregate(
@@ -28,20 +28,46 @@ def aggregate(
 ) -> Tensor:
     """The depth-weighted mix of `sources`, each `[..., D]`, for one `query` and key `gain`, both `[D]`.
 
-    `reference` is plain torch and keeps what autograd keeps. `lean` keeps references to the sources and three
-    scalars a token and source, and recomputes the rest. `auto` is `lean`.
+    `reference` is plain torch and keeps what autograd keeps; it alone can be differentiated twice. The others
+    keep references to the sources and three scalars a token and source, and recompute the rest. `auto` picks
+    by device and dtype (`attnres inspect` says which).
 
     Raises ValueError for sources, query or gain that do not fit together.
     """
-    _check(sources, query, gain)
-    if backend == "reference":
-        return _reference(sources, query, gain, eps)
-    if backend in ("auto", "lean"):
-        return _LeanAggregate.apply(query, gain, eps, *sources)
-    raise ValueError(f"unknown aggregation backend {backend!r}; known: auto, reference, lean")
+    check_sources(sources, query, gain)
+    return aggregate_sources([Source(source, None) for source in sources], query, gain, eps=eps, backend=backend)
 
 
-def _check(sources: Sequence[Tensor], query: Tensor, gain: Tensor) -> None:
+def aggregate_sources(
+    sources: Sequence[Source],
+    query: Tensor,
+    gain: Tensor,
+    *,
+    eps: float,
+    norm: Norm | None = None,
+    backend: Backend = "auto",
+) -> Tensor:
+    """`aggregate` whose source gradients are deposited, optionally followed by RMSNorm in the same pass.
+
+    With `norm` the mix itself is neither rounded nor kept: backward makes it again from the sources.
+    """
+    name = chosen_backend(backend, sources[0].value)
+    if name == "reference":
+        return _reference([source.tap() for source in sources], query, gain, eps, norm)
+    return mix(kernel_for(name), sources, query, gain, eps, norm)
+
+
+def normalise(source: Source, norm: Norm, *, backend: Backend = "auto") -> Tensor:
+    """RMSNorm of one source, its gradient deposited."""
+    name = chosen_backend(backend, source.value)
+    if name == "reference":
+        value = source.tap()
+        return rms_norm(value.to(compute_dtype(value.dtype)), norm).to(value.dtype)
+    return mix(kernel_for(name), [source], None, None, 0.0, norm)
+
+
+def check_sources(sources: Sequence[Tensor], query: Tensor, gain: Tensor) -> None:
+    """Raises ValueError, naming what does not fit with what."""
     if not sources:
         raise ValueError("aggregate needs at least one source")
     first = sources[0]
@@ -59,77 +85,35 @@ def _check(sources: Sequence[Tensor], query: Tensor, gain: Tensor) -> None:
             )
 
 
-def _compute_dtype(source: Tensor) -> torch.dtype:
-    return torch.promote_types(source.dtype, torch.float32)
-
-
-def _reference(sources: Sequence[Tensor], query: Tensor, gain: Tensor, eps: float) -> Tensor:
-    compute = _compute_dtype(sources[0])
+def _reference(sources: Sequence[Tensor], query: Tensor, gain: Tensor, eps: float, norm: Norm | None) -> Tensor:
+    compute = compute_dtype(sources[0].dtype)
     values = [source.to(compute) for source in sources]
     direction_D = query.to(compute) * gain.to(compute)
-    # Root of the mean square plus eps, by hypot: the derivative of rsqrt holds rms^-3, which underflows in fp32.
-    root_width, root_eps = direction_D.numel() ** 0.5, direction_D.new_tensor(eps).sqrt()
-    rms = [torch.hypot(torch.linalg.vector_norm(value, dim=-1) / root_width, root_eps) for value in values]
-    scores = [(value @ direction_D) / value_rms for value, value_rms in zip(values, rms, strict=True)]
+    scores = [(value @ direction_D) / rms(value, eps) for value in values]
     weights = torch.stack(scores).softmax(0)
-    mixed = weights[0].unsqueeze(-1) * values[0]
-    for weight, value in zip(weights[1:], values[1:], strict=True):
-        mixed = mixed + weight.unsqueeze(-1) * value
+    mixed = weighted_sum(values, weights)
+    if norm is not None:
+        mixed = rms_norm(mixed, norm)
     return mixed.to(sources[0].dtype)
 
 
-class _LeanAggregate(torch.autograd.Function):
-    """Keeps the sources by reference and (1/rms, direction . source, weight) a token and source.
+def weighted_sum(values: Sequence[Tensor], weights: Tensor) -> Tensor:
+    """sum_j weights_j values_j, one source after the other; `weights` is `[S, ...]`, values `[..., D]`."""
+    mixed = weights[0].unsqueeze(-1) * values[0]
+    for weight, value in zip(weights[1:], values[1:], strict=True):
+        mixed = mixed + weight.unsqueeze(-1) * value
+    return mixed
 
-    With q = query * gain, r = 1/rms, p = q . v, a = softmax(p r), and g the gradient of h:
 
-        u_j = g . v_j ;  delta_j = a_j (u_j - sum_k a_k u_k)
-        dL/dv_j = a_j g + delta_j r_j q - (delta_j p_j r_j^3 / D) v_j
-        dL/dq = sum over tokens and sources of delta_j r_j v_j ;  dL/dquery = dL/dq gain ;  dL/dgain = dL/dq query
+def rms_norm(value: Tensor, norm: Norm) -> Tensor:
+    """`value` over its rms, times the norm's gain, in the dtype of `value`."""
+    return value / rms(value, norm.eps).unsqueeze(-1) * norm.gain.to(value.dtype)
+
+
+def rms(value: Tensor, eps: float) -> Tensor:
+    """sqrt(mean(value^2) + eps) over the last dimension.
+
+    By hypot: the derivative of rsqrt holds rms^-3, which underflows in fp32.
     """
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, gain: Tensor, eps: float, *sources: Tensor) -> Tensor:
-        width = sources[0].shape[-1]
-        compute = _compute_dtype(sources[0])
-        direction_D = query.to(compute) * gain.to(compute)
-        rows = sources[0].numel() // width
-        projection_SN = torch.empty(len(sources), rows, dtype=compute, device=query.device)
-        inverse_rms_SN = torch.empty_like(projection_SN)
-        for index, source in enumerate(sources):
-            value_ND = source.reshape(rows, width).to(compute)
-            torch.mv(value_ND, direction_D, out=projection_SN[index])
-            mean_square_N = torch.linalg.vecdot(value_ND, value_ND) / width
-            torch.rsqrt(mean_square_N + eps, out=inverse_rms_SN[index])
-        weights_SN = torch.softmax(projection_SN * inverse_rms_SN, dim=0)
-        mixed_ND = torch.zeros(rows, width, dtype=compute, device=query.device)
-        for source, weight_N in zip(sources, weights_SN, strict=True):
-            mixed_ND.addcmul_(source.reshape(rows, width).to(compute), weight_N.unsqueeze(-1))
-        ctx.save_for_backward(query, gain, projection_SN, inverse_rms_SN, weights_SN, *sources)
-        return mixed_ND.to(sources[0].dtype).view(sources[0].shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        query, gain, projection_SN, inverse_rms_SN, weights_SN, *sources = ctx.saved_tensors
-        width = sources[0].shape[-1]
-        rows = projection_SN.shape[1]
-        compute = projection_SN.dtype
-        grad_ND = grad_outputs[0].reshape(rows, width).to(compute)
-        values = [source.reshape(rows, width).to(compute) for source in sources]
-        alignment_SN = torch.stack([torch.linalg.vecdot(grad_ND, value_ND) for value_ND in values])
-        delta_SN = weights_SN * (alignment_SN - (weights_SN * alignment_SN).sum(0))
-        scaled_delta_SN = delta_SN * inverse_rms_SN
-        shrink_SN = scaled_delta_SN * projection_SN * inverse_rms_SN.square() / width
-        direction_D = query.to(compute) * gain.to(compute)
-        grad_direction_D = torch.zeros_like(direction_D)
-        grad_sources = []
-        for index, value_ND in enumerate(values):
-            grad_direction_D += torch.mv(value_ND.T, scaled_delta_SN[index])
-            grad_value_ND = grad_ND * weights_SN[index].unsqueeze(-1)
-            grad_value_ND.addr_(scaled_delta_SN[index], direction_D)
-            grad_value_ND.addcmul_(value_ND, shrink_SN[index].unsqueeze(-1), value=-1)
-            grad_sources.append(grad_value_ND.to(sources[0].dtype).view(sources[0].shape))
-        grad_query = (grad_direction_D * gain).to(query.dtype)
-        grad_gain = (grad_direction_D * query).to(gain.dtype)
-        return grad_query, grad_gain, None, *grad_sources
+    width, root_eps = value.shape[-1], value.new_tensor(eps).sqrt()
+    return torch.hypot(torch.linalg.vector_norm(value, dim=-1) / width**0.5, root_eps)

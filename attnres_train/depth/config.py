@@ -8,14 +8,50 @@ from pydantic import Field
 
 from attnres_train.section import section
 
-ResidualMode = Literal["standard", "full", "block"]
+ResidualMode = Literal["standard", "gated", "denseformer", "full", "block"]
 
 
 @section
 class ResidualConfig:
     mode: ResidualMode = "block"
-    """`standard`: the fixed sum. `full`: attention over every earlier output. `block`: over block sums."""
+    """`standard`: the fixed sum. `gated`: each branch enters through a gate. `denseformer`: static weights over
+    every earlier output. `full`: attention over every earlier output. `block`: attention over block sums."""
     block_size: int | None = Field(default=None, ge=1)
     """Sublayers a block (attention and MLP each count one); for `block` only."""
-    backend: Literal["auto", "reference", "lean"] = "auto"
-    """Implementation of the aggregation; all keep one contract."""
+    backend: Literal["auto", "reference", "lean", "native", "triton"] = "auto"
+    """Implementation of the aggregation; all keep one contract. `attnres inspect CONFIG` says what `auto` picks."""
+    window: int | None = Field(default=None, ge=1)
+    """Read only the last so many complete sources, and the embedding, and the partial."""
+    query: Literal["learned", "input"] = "learned"
+    """`learned`: one vector a sublayer. `input`: a projection of the newest source, matched with projected keys."""
+    weights: Literal["softmax", "sigmoid", "static"] = "softmax"
+    """How scores become weights; `static`: softmax of learned numbers, the same for every token."""
+    heads: int = Field(default=1, ge=1)
+    """Heads over depth: each part of the width has its own weights."""
+    key_rank: int | None = Field(default=None, ge=1)
+    """Project keys to this width before they meet the query; None leaves them as they are (`input`: full width)."""
+    key_norm: bool = True
+    """RMSNorm of the keys; without it large sources attract weight by their size."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Scores are divided by this."""
+    entropy_weight: float = 0.0
+    """Adds this times the entropy of every reader's weights, averaged over tokens, to what is minimised: above zero
+    sharpens the weights, below zero spreads them. The logged loss is without it."""
+    gate: Literal["branch", "highway"] = "branch"
+    """For `gated`: `branch` is h + g f(x), `highway` is (1 - g) h + g f(x)."""
+    gate_bias: float | None = None
+    """Initial bias of the gate; None means 4 for `branch` (g = 0.98, near the standard residual), 0 for `highway`
+    (there equal shares, which behind a norm is the sum)."""
+
+    @property
+    def changes_attention(self) -> bool:
+        """Whether an option asks for another attention over depth than the published one."""
+        return (
+            self.query != "learned"
+            or self.weights != "softmax"
+            or self.heads != 1
+            or self.key_rank is not None
+            or not self.key_norm
+            or self.temperature != 1.0
+            or self.entropy_weight != 0.0
+        )

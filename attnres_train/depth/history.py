@@ -5,34 +5,70 @@ Legend for tensor names: T tokens, B batch, D width; a slice is `[T, B, D]`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from attnres_train.depth.layout import DepthLayout
+from attnres_train.depth.layout import DepthLayout, Reads
+from attnres_train.depth.source import Source
 
 
 @dataclass(frozen=True)
-class History:
-    """Outputs of the depth so far. A value: extending it makes a new one, no tensor is written in place."""
+class Slices:
+    """A history as plain tensors: what crosses from one stage to the next."""
 
     sources: tuple[Tensor, ...]
     partial: Tensor | None
 
+    @property
+    def all(self) -> tuple[Tensor, ...]:
+        """Every tensor, oldest first."""
+        return self.sources if self.partial is None else (*self.sources, self.partial)
+
+
+@dataclass(frozen=True)
+class History:
+    """Outputs of the depth so far: complete sources by number, and the running partial.
+
+    A value: extending it makes a new one, no tensor is written in place.
+    """
+
+    sources: Mapping[int, Source]
+    partial: Source | None
+
     @classmethod
     def start(cls, embedding_TBD: Tensor, layout: DepthLayout) -> History:
-        """The history before sublayer 0: the embedding is source 0, or opens the standard residual's sum."""
-        if layout.has_sources:
-            return cls((embedding_TBD,), None)
-        return cls((), embedding_TBD)
+        """The history before sublayer 0: the embedding is source 0, or opens the running value."""
+        opened = Source.open(embedding_TBD)
+        return cls({0: opened}, None) if layout.has_sources else cls({}, opened)
 
-    def readable(self) -> tuple[Tensor, ...]:
-        """Everything a reader attends to, oldest first."""
-        return self.sources if self.partial is None else (*self.sources, self.partial)
+    @classmethod
+    def received(cls, slices: Slices, numbers: Sequence[int]) -> History:
+        """The history that an earlier stage sent; the tensors are leaves of this stage's graph."""
+        partial = None if slices.partial is None else Source.open(slices.partial)
+        return cls({n: Source.open(s) for n, s in zip(numbers, slices.sources, strict=True)}, partial)
+
+    def to_send(self, numbers: Sequence[int]) -> Slices:
+        """The tensors for a later stage. It is one more reader of each: gradients it returns are deposited."""
+        partial = None if self.partial is None else self.partial.tap()
+        return Slices(tuple(self.sources[n].tap() for n in numbers), partial)
+
+    def read(self, reads: Reads) -> tuple[Source, ...]:
+        """What one reader sees, oldest first."""
+        sources = tuple(self.sources[number] for number in reads.sources)
+        if not reads.partial:
+            return sources
+        assert self.partial is not None, "the layout has a partial here, the history has none"
+        return (*sources, self.partial)
 
     def add(self, output_TBD: Tensor, completes_block: bool) -> History:
         """The history after one more sublayer output; a completed block becomes a source."""
-        partial = output_TBD if self.partial is None else self.partial + output_TBD
-        if completes_block:
-            return History((*self.sources, partial), None)
-        return History(self.sources, partial)
+        return self.replace(output_TBD if self.partial is None else self.partial.tap() + output_TBD, completes_block)
+
+    def replace(self, partial_TBD: Tensor, completes_block: bool = False) -> History:
+        """The history whose running value is now `partial_TBD`."""
+        partial = Source.open(partial_TBD)
+        if not completes_block:
+            return History(self.sources, partial)
+        return History({**self.sources, max(self.sources) + 1: partial}, None)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.depth.residual import depth_reader
+from attnres_train.depth.mix import Norm
+from attnres_train.depth.reader import DepthReader
 from attnres_train.model.norm import RMSNorm
 
 
@@ -39,7 +40,7 @@ class Head(nn.Module):
         self.tensor_group = groups.tp
         shard = padded_vocabulary // groups.tp.size()
         self.real_rows = min(max(vocabulary_size - groups.tp.rank() * shard, 0), shard)
-        self.depth = depth_reader(layout, config.hidden_size, config.layernorm_epsilon, residual.backend)
+        self.depth = DepthReader(residual, layout, layout.num_sublayers, config.hidden_size, config.layernorm_epsilon)
         self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
         self.projection = ColumnParallelLinear(
             config.hidden_size,
@@ -54,7 +55,8 @@ class Head(nn.Module):
 
     def logits(self, history: History, tied_weight: Tensor | None) -> Tensor:
         """This rank's part of the logits, `[T, B, vocabulary / tensor]`."""
-        logits_TBV, _no_bias = self.projection(self.norm(self.depth(history)), weight=tied_weight)
+        read_TBD = self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
+        logits_TBV, _no_bias = self.projection(read_TBD, weight=tied_weight)
         return _MaskPadding.apply(logits_TBV, self.real_rows)
 
     def token_losses(self, history: History, labels_BT: Tensor, tied_weight: Tensor | None) -> Tensor:

@@ -9,15 +9,16 @@ from torch import Tensor, nn
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.depth.residual import depth_reader
+from attnres_train.depth.mix import Norm
+from attnres_train.depth.reader import DepthReader
 from attnres_train.model.norm import RMSNorm
 from attnres_train.model.spec import attention_spec, mlp_spec
 
 
 class Sublayer(nn.Module):
-    """history -> read the depth -> norm -> branch -> history with one more output.
+    """history -> read the depth, with the branch's norm -> branch -> history with one more output.
 
-    The read goes only into the branch; what is added to the history is the branch's output alone.
+    The read goes only into the branch; how its output enters the history is the residual mode's.
     """
 
     def __init__(
@@ -29,14 +30,14 @@ class Sublayer(nn.Module):
         index: int,
     ):
         super().__init__()
-        self.completes_block = layout.completes_block(index)
-        self.depth = depth_reader(layout, config.hidden_size, config.layernorm_epsilon, residual.backend)
+        self.depth = DepthReader(residual, layout, index, config.hidden_size, config.layernorm_epsilon)
         self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
         self.branch = branch
 
     def forward(self, history: History, **branch_arguments: Tensor | None) -> History:
-        output_TBD, _no_bias = self.branch(self.norm(self.depth(history)), **branch_arguments)
-        return history.add(output_TBD, self.completes_block)
+        read_TBD = self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
+        output_TBD, _no_bias = self.branch(read_TBD, **branch_arguments)
+        return self.depth.write(history, read_TBD, output_TBD)
 
 
 class TransformerLayer(nn.Module):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.reader import DepthReader
 from attnres_train.model.config import ModelConfig
 from attnres_train.model.sharding import Sharding
 from attnres_train.model.spec import output_init_std
@@ -61,23 +63,42 @@ def initialize(
     """Set every parameter of `stage` to its initial value, the same under every layout.
 
     Matrices are normal with `init_std`, those that write into the residual (`linear_proj`, `linear_fc2`) with
-    init_std / sqrt(2 num_layers); norm and key gains are one; depth queries are exactly zero; padded vocabulary
-    rows are zero. Each is drawn from its own stream, seeded by (seed, name).
+    init_std / sqrt(2 num_layers); norm gains are one; parameters of the depth readers start as their mode says
+    (queries at exactly zero); padded vocabulary rows are zero. Each is drawn from its own stream, seeded by
+    (seed, name).
     """
+    depth = _depth_initials(stage)
     with torch.no_grad():
         for logical in logical_parameters(stage, vocabulary_size, tensor_ranks):
-            value = initial_value(logical.name, logical.sharding.shape, model, seed)
+            shape = logical.sharding.shape
+            initial = depth.get(logical.name) or initial_of(logical.name, shape, model)
+            value = draw(initial, logical.name, seed)
             logical.parameter.copy_(logical.sharding.cut(value, tensor_rank, tensor_ranks))
 
 
-def initial_value(name: str, shape: tuple[int, ...], model: ModelConfig, seed: int) -> Tensor:
-    """The initial logical tensor of `name`, fp32 on the CPU."""
-    if name.endswith("depth.query"):
-        return torch.zeros(shape)
+def initial_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Initial:
+    """How a parameter outside the depth readers starts."""
     if len(shape) == 1:
-        return torch.ones(shape)
+        return Initial(shape, 1.0)
     writes_residual = name.endswith(("linear_proj.weight", "linear_fc2.weight"))
-    std = output_init_std(model) if writes_residual else model.init_std
+    return Initial(shape, 0.0, std=output_init_std(model) if writes_residual else model.init_std)
+
+
+def _depth_initials(stage: StageModel) -> dict[str, Initial]:
+    """What the residual mode says of the parameters of its readers, by name in the model."""
+    return {
+        f"{path}.{name}": initial
+        for path, module in stage.named_modules()
+        if isinstance(module, DepthReader)
+        for name, initial in module.initial.items()
+    }
+
+
+def draw(initial: Initial, name: str, seed: int) -> Tensor:
+    """The initial logical tensor of `name`, fp32 on the CPU."""
+    value = torch.full(initial.shape, initial.value)
+    if not initial.std:
+        return value
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-    return torch.empty(shape).normal_(0.0, std, generator=generator)
+    return value.normal_(initial.value, initial.std, generator=generator)

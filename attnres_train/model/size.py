@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
+from attnres_train.depth.config import ResidualConfig
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.depth.modes.choose import mode_of
 from attnres_train.model.config import ModelConfig
 
 
@@ -14,7 +18,6 @@ class LayerParameters:
     attention: int
     mlp: int
     norms: int
-    depth: int
 
     @property
     def matrices(self) -> int:
@@ -23,11 +26,11 @@ class LayerParameters:
 
     @property
     def total(self) -> int:
-        return self.attention + self.mlp + self.norms + self.depth
+        return self.attention + self.mlp + self.norms
 
 
-def layer_parameters(model: ModelConfig, *, depth_attention: bool) -> LayerParameters:
-    """Parameters of one layer: no biases, SwiGLU, two norms, and a (query, key gain) pair a sublayer."""
+def layer_parameters(model: ModelConfig) -> LayerParameters:
+    """Parameters of one layer, its depth readers left out: no biases, SwiGLU, two norms."""
     key_value = model.query_groups * model.head_size
     attention = model.hidden_size * (2 * model.hidden_size + 2 * key_value)
     qk_norm = 2 * model.head_size if model.qk_norm else 0
@@ -35,7 +38,6 @@ def layer_parameters(model: ModelConfig, *, depth_attention: bool) -> LayerParam
         attention=attention,
         mlp=3 * model.hidden_size * model.ffn_hidden_size,
         norms=2 * model.hidden_size + qk_norm,
-        depth=2 * 2 * model.hidden_size if depth_attention else 0,
     )
 
 
@@ -44,17 +46,25 @@ def embedding_parameters(model: ModelConfig, padded_vocabulary: int) -> int:
     return padded_vocabulary * model.hidden_size
 
 
-def head_parameters(model: ModelConfig, padded_vocabulary: int, *, depth_attention: bool) -> int:
-    """Parameters that only the head has: final norm, final (query, key gain), output projection if untied."""
-    projection = 0 if model.tie_embeddings else padded_vocabulary * model.hidden_size
-    return model.hidden_size + (2 * model.hidden_size if depth_attention else 0) + projection
+def head_parameters(model: ModelConfig, padded_vocabulary: int) -> int:
+    """Parameters that only the head has, its depth reader left out: final norm, output projection if untied."""
+    return model.hidden_size + (0 if model.tie_embeddings else padded_vocabulary * model.hidden_size)
 
 
-def total_parameters(model: ModelConfig, padded_vocabulary: int, *, depth_attention: bool) -> int:
+def reader_parameters(model: ModelConfig, residual: ResidualConfig, reader: int) -> int:
+    """Parameters of depth reader number `reader`: a sublayer's, or the head's at `num_sublayers`."""
+    reads = DepthLayout.of(residual, model.num_layers).reads(reader)
+    writes = reader < model.num_sublayers
+    own = mode_of(residual, model.norm_eps).parameters(reads, model.hidden_size, writes)
+    return sum(prod(initial.shape) for initial in own.values())
+
+
+def total_parameters(model: ModelConfig, residual: ResidualConfig, padded_vocabulary: int) -> int:
     """Parameters of the whole model, each counted once however many ranks hold it."""
-    layers = model.num_layers * layer_parameters(model, depth_attention=depth_attention).total
-    head = head_parameters(model, padded_vocabulary, depth_attention=depth_attention)
-    return embedding_parameters(model, padded_vocabulary) + layers + head
+    layers = model.num_layers * layer_parameters(model).total
+    readers = sum(reader_parameters(model, residual, reader) for reader in range(model.num_sublayers + 1))
+    tables = embedding_parameters(model, padded_vocabulary) + head_parameters(model, padded_vocabulary)
+    return tables + layers + readers
 
 
 def layer_forward_flops(model: ModelConfig, sequence_length: int) -> float:
@@ -63,7 +73,7 @@ def layer_forward_flops(model: ModelConfig, sequence_length: int) -> float:
     Attention scores and their weighted sum are 2 * D multiply-adds a visible position, `sequence_length / 2`
     positions on average.
     """
-    matrices = layer_parameters(model, depth_attention=False).matrices
+    matrices = layer_parameters(model).matrices
     return 2 * matrices + 2 * model.hidden_size * sequence_length
 
 

@@ -115,7 +115,7 @@ class StageModel(MegatronModule):
 
     def set_input_tensor(self, inputs: Sequence[Any]) -> None:
         """Called by megatron-core's schedules with what the previous stage sent, `[None]` on the first."""
-        self.received = None if inputs[0] is None else inputs[0].history
+        self.received = None if inputs[0] is None else inputs[0].opened()
 
     def forward(self, tokens_BT: Tensor, labels_BT: Tensor) -> History | Tensor:
         """The history for the next stage, or the loss of every token, `[B, T]`, on the last."""

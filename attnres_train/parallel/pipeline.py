@@ -97,7 +97,8 @@ def _forward_step(
     output = chunk(batch.tokens_BT.to(device), batch.labels_BT.to(device))
     if isinstance(output, History):
         role: StageRole = get_attr_wrapped_model(chunk, "role")
-        output = HistoryPayload(output, plan.hop_into(role.stage + 1))
+        hop = plan.hop_into(role.stage + 1)
+        output = HistoryPayload(output.to_send(hop.sources), hop)
     return output, partial(_masked_loss, batch.loss_mask_BT.to(device))
 
 

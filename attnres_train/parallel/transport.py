@@ -22,21 +22,25 @@ from megatron.core.pipeline_parallel.schedules import get_schedule_table
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 
-from attnres_train.depth.history import History
+from attnres_train.depth.history import History, Slices
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.wire import Hop, WirePlan
 
 
 @dataclass(frozen=True)
 class HistoryPayload:
-    """A history that the schedule takes for its tensor. `hop` says what it is the payload of."""
+    """The tensors of a history, which the schedule takes for one. `hop` says what they are."""
 
-    history: History
+    slices: Slices
     hop: Hop
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.history.readable()
+        return self.slices.all
+
+    def opened(self) -> History:
+        """The history on the receiving stage, its tensors being leaves there."""
+        return History.received(self.slices, self.hop.sources)
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.tensors)
@@ -61,9 +65,12 @@ class HistoryPayload:
     def grad(self) -> HistoryPayload:
         """The gradients of all tensors, to be sent back. Raises RuntimeError where one is missing."""
         return HistoryPayload(
-            History(
-                tuple(self._gradient(source, f"source {i}") for i, source in enumerate(self.history.sources)),
-                None if self.history.partial is None else self._gradient(self.history.partial, "the partial"),
+            Slices(
+                tuple(
+                    self._gradient(source, f"source {number}")
+                    for number, source in zip(self.hop.sources, self.slices.sources, strict=True)
+                ),
+                None if self.slices.partial is None else self._gradient(self.slices.partial, "the partial"),
             ),
             self.hop,
         )
@@ -220,4 +227,4 @@ class HistoryCommunicator(P2PCommunicator):
         ]
         messages.incoming = [tensor.detach() for tensor in tensors]
         sources = tuple(tensors[: len(hop.sources)])
-        return HistoryPayload(History(sources, tensors[-1] if hop.partial else None), hop)
+        return HistoryPayload(Slices(sources, tensors[-1] if hop.partial else None), hop)

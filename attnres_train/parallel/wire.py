@@ -33,7 +33,7 @@ class WirePlan:
     """Every hop of a model with `layout` whose layers are split by `layers_per_stage` over `pipeline` ranks.
 
     Stage s lives on rank `s % pipeline` as its chunk `s // pipeline`. The whole prefix of the history travels
-    on every hop.
+    on every hop (under a window: what of it is still read).
 
     Raises ValueError if the split does not fit the layout or the grid.
     """
@@ -60,12 +60,17 @@ class WirePlan:
         """The sublayer that `stage` starts with."""
         return 2 * sum(self.layers_per_stage[:stage])
 
+    def readers(self, stage: int) -> range:
+        """Those who read the depth on `stage`, by sublayer; the head, on the last, is `num_sublayers`."""
+        first = self.first_sublayer(stage)
+        return range(first, first + 2 * self.layers_per_stage[stage] + (stage == self.num_stages - 1))
+
     def hop_into(self, stage: int) -> Hop:
         """What `stage` receives; stage 0 receives tokens, not a hop."""
         if not 1 <= stage < self.num_stages:
             raise IndexError(f"no hop leads into stage {stage} of {self.num_stages}")
         boundary = self.first_sublayer(stage)
-        sources = tuple(range(self.layout.sources_before(boundary)))
+        sources = self.layout.read_from(boundary)
         # Nothing has been computed before sublayer 0, but the embedding stands: as source 0, or as the
         # partial of the standard residual.
         return Hop(stage - 1, stage, sources, self.layout.partial_before(boundary))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.model.parameters import initial_value, initialize, logical_parameters
+from attnres_train.model.parameters import draw, initial_of, initialize, logical_parameters
 from attnres_train.model.spec import transformer_config
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import build_grid
@@ -75,12 +75,16 @@ def test_queries_start_at_exactly_zero_in_fp32_and_keys_at_gain_one() -> None:
 
 def test_initial_values_depend_on_seed_and_name_alone() -> None:
     model = tiny_config().model
-    value = initial_value("layers.0.mlp.branch.linear_fc1.weight", (96, 32), model, seed=1)
-    assert value.equal(initial_value("layers.0.mlp.branch.linear_fc1.weight", (96, 32), model, seed=1))
-    assert not value.equal(initial_value("layers.1.mlp.branch.linear_fc1.weight", (96, 32), model, seed=1))
-    assert not value.equal(initial_value("layers.0.mlp.branch.linear_fc1.weight", (96, 32), model, seed=2))
+
+    def initial_value(name: str, seed: int) -> Tensor:
+        return draw(initial_of(name, (96, 32), model), name, seed)
+
+    value = initial_value("layers.0.mlp.branch.linear_fc1.weight", seed=1)
+    assert value.equal(initial_value("layers.0.mlp.branch.linear_fc1.weight", seed=1))
+    assert not value.equal(initial_value("layers.1.mlp.branch.linear_fc1.weight", seed=1))
+    assert not value.equal(initial_value("layers.0.mlp.branch.linear_fc1.weight", seed=2))
     assert value.std().item() == pytest.approx(model.init_std, rel=0.05)
-    back = initial_value("layers.0.mlp.branch.linear_fc2.weight", (96, 32), model, seed=1)
+    back = initial_value("layers.0.mlp.branch.linear_fc2.weight", seed=1)
     assert back.std().item() == pytest.approx(model.init_std / (2 * model.num_layers) ** 0.5, rel=0.05)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnres_train.depth import aggregate
 
-BACKENDS = ("reference", "lean")
+BACKENDS = ("reference", "lean", "native")
 
 
 def formula(sources: list[Tensor], query: Tensor, gain: Tensor, eps: float) -> Tensor:

@@ -13,19 +13,31 @@ layouts = st.one_of(
     st.builds(lambda n: DepthLayout(n, "standard", None), st.integers(1, 60)),
     st.builds(lambda n: DepthLayout(n, "full", 1), st.integers(1, 60)),
     st.builds(lambda n, size: DepthLayout(n, "block", size), st.integers(1, 60), st.integers(1, 70)),
+    st.builds(
+        lambda n, size, window: DepthLayout(n, "block", size, window),
+        st.integers(1, 60),
+        st.integers(1, 9),
+        st.integers(1, 12),
+    ),
 )
 
 
 def simulate(layout: DepthLayout) -> list[Reads]:
     """Run the definition: what stands in the bank, and whether a partial does, at every reader."""
     bank, partial = (0, True) if layout.block_size is None else (1, False)
+
+    def seen() -> Reads:
+        window = bank if layout.window is None else layout.window
+        kept = [source for source in range(bank) if source == 0 or source >= bank - window]
+        return Reads(tuple(kept), partial)
+
     reads = []
     for sublayer in range(layout.num_sublayers):
-        reads.append(Reads(bank, partial))
+        reads.append(seen())
         partial = True
         if layout.block_size is not None and (sublayer + 1) % layout.block_size == 0:
             bank, partial = bank + 1, False
-    return [*reads, Reads(bank, partial)]
+    return [*reads, seen()]
 
 
 @settings(deadline=None)
@@ -55,19 +67,19 @@ def test_the_head_reads_the_published_number_of_sources(layers: int, block_size:
 def test_full_is_block_of_one_sublayer() -> None:
     full, block = DepthLayout(10, "full", 1), DepthLayout(10, "block", 1)
     assert [full.reads(i) for i in range(10)] == [block.reads(i) for i in range(10)]
-    assert full.reads(7) == Reads(num_sources=8, partial=False)
+    assert full.reads(7) == Reads(tuple(range(8)), partial=False)
 
 
 def test_an_odd_block_size_may_split_a_transformer_layer() -> None:
     layout = DepthLayout(6, "block", 3)
-    assert [layout.reads(i) for i in (2, 3, 4)] == [Reads(1, True), Reads(2, False), Reads(2, True)]
+    assert [layout.reads(i) for i in (2, 3, 4)] == [Reads((0,), True), Reads((0, 1), False), Reads((0, 1), True)]
 
 
 def test_standard_has_no_sources_and_always_a_partial() -> None:
     layout = DepthLayout(4, "standard", None)
     assert not layout.has_sources
-    assert {layout.reads(i) for i in range(4)} == {Reads(0, True)}
-    assert layout.head_reads() == Reads(0, True)
+    assert {layout.reads(i) for i in range(4)} == {Reads((), True)}
+    assert layout.head_reads() == Reads((), True)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +91,7 @@ def test_sizes_that_make_no_layout_are_refused(sublayers: int, mode: str, size: 
         DepthLayout(sublayers, mode, size)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sublayer", [-1, 4])
+@pytest.mark.parametrize("sublayer", [-1, 5])
 def test_a_sublayer_outside_the_model_is_an_index_error(sublayer: int) -> None:
     with pytest.raises(IndexError):
         DepthLayout(4, "full", 1).reads(sublayer)

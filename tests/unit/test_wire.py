@@ -30,11 +30,11 @@ def test_every_read_is_received_or_made_on_the_stage(plan: WirePlan) -> None:
         held = set(plan.hop_into(stage).sources) if stage else set(range(layout.sources_before(0)))
         first, end = plan.first_sublayer(stage), plan.first_sublayer(stage) + 2 * plan.layers_per_stage[stage]
         for sublayer in range(first, end):
-            assert set(range(layout.reads(sublayer).num_sources)) == held
+            assert set(layout.reads(sublayer).sources) == held
             if layout.completes_block(sublayer):
                 held.add(layout.sources_before(sublayer + 1) - 1)
         if stage == plan.num_stages - 1:
-            assert held == set(range(layout.head_reads().num_sources))
+            assert held == set(layout.head_reads().sources)
 
 
 @settings(deadline=None)

@@ -1,0 +1,37 @@
+"""Attention over depth as published (Attention Residuals, arXiv 2603.15031), for Full and Block alike.
+
+The query starts at exactly zero, so a reader starts as the mean of its sources; behind a norm that is the
+standard residual (exactly, up to the norm's eps).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.modes.standard import Standard
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnres_train.depth.aggregation import Backend
+    from attnres_train.depth.layout import Reads
+    from attnres_train.depth.mix import Norm
+    from attnres_train.depth.source import Source
+
+
+class DepthAttention(Standard):
+    """One learned query and one key gain a reader; what it writes is the branch's output alone."""
+
+    def __init__(self, backend: Backend, eps: float):
+        super().__init__(backend)
+        self.eps = eps
+
+    def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
+        return {"query": Initial((width,), 0.0), "gain": Initial((width,), 1.0)}
+
+    def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
+        from attnres_train.depth.aggregation import aggregate_sources
+
+        return aggregate_sources(sources, own["query"], own["gain"], eps=self.eps, norm=norm, backend=self.backend)

@@ -1,0 +1,45 @@
+"""What a residual mode is: which parameters a reader has, how it reads, how an output is written.
+
+Modes are plain objects without state; nothing here imports torch, so that parameters can be counted without it.
+
+Legend: T tokens, B batch, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnres_train.depth.history import History
+    from attnres_train.depth.layout import Reads
+    from attnres_train.depth.mix import Norm
+    from attnres_train.depth.source import Source
+
+
+class Initial(NamedTuple):
+    """Shape and initial value of a parameter: constant, and normal with `std` around it if that is not zero."""
+
+    shape: tuple[int, ...]
+    value: float
+    std: float = 0.0
+
+
+class Mode(Protocol):
+    """One residual mode. Parameters are fp32 whatever the model's dtype, and whole on every rank."""
+
+    def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
+        """Those of one reader; `writes` is False for the head, which adds nothing to the history."""
+        ...
+
+    def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
+        """The normalised input of a branch, `[T, B, D]`, from what the reader sees."""
+        ...
+
+    def write(
+        self, own: Mapping[str, Tensor], history: History, read_TBD: Tensor, output_TBD: Tensor, completes_block: bool
+    ) -> History:
+        """The history after the branch turned `read_TBD` into `output_TBD`."""
+        ...

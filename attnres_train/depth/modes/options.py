@@ -1,0 +1,105 @@
+"""Attention over depth with options, for ablations, in plain torch: every combination that makes sense.
+
+For every token and head, with sources v_j and x the newest of them:
+
+    key      k_j = gain * v_j / rms(v_j)          without `key_norm`: gain * v_j
+             K k_j                                with `key_rank` r, or a query from the input (then r or D)
+    score    s_j = query . k_j / temperature      learned
+             s_j = (Q x / rms(x)) . k_j / sqrt(r) / temperature        from the input
+             s_j = logit_j / temperature          static
+    weight   softmax_j(s)  or  sigmoid(s_j)
+    mix      h = sum_j weight_j v_j               head i: the i-th part of the width, scored by the i-th part of keys
+
+Variants of arXiv 2603.15031, section on ablations. query, Q and logits start at zero, so every variant starts
+with equal weights; K starts normal with variance 1/D.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attnres_train.depth.config import ResidualConfig
+from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.modes.standard import Standard
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnres_train.depth.layout import Reads
+    from attnres_train.depth.mix import Norm
+    from attnres_train.depth.source import Source
+
+
+class AttentionWithOptions(Standard):
+    def __init__(self, options: ResidualConfig, eps: float):
+        super().__init__(options.backend)
+        self.options = options
+        self.eps = eps
+
+    def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
+        options = self.options
+        if options.weights == "static":
+            return {"logits": Initial((reads.count, options.heads), 0.0)}
+        rank = options.key_rank or width
+        own = {"gain": Initial((width,), 1.0)}
+        if options.query == "input":
+            own["query_projection"] = Initial((rank, width), 0.0)
+        else:
+            own["query"] = Initial((rank,), 0.0)
+        if options.query == "input" or options.key_rank is not None:
+            own["key_projection"] = Initial((rank, width), 0.0, std=width**-0.5)
+        return own
+
+    def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
+        import torch
+
+        from attnres_train.depth.aggregation import rms_norm, weighted_sum
+
+        heads, compute = self.options.heads, next(iter(own.values())).dtype
+        values = [source.tap().to(compute) for source in sources]
+        scores_SH = self._scores(own, values) / self.options.temperature
+        weights_SH = scores_SH.sigmoid() if self.options.weights == "sigmoid" else scores_SH.softmax(0)
+        parts = [value.unflatten(-1, (heads, -1)) for value in values]
+        mixed = weighted_sum(parts, weights_SH).flatten(-2)
+        if self.options.entropy_weight and torch.is_grad_enabled():
+            mixed = _also_minimise(mixed, self.options.entropy_weight * _entropy(weights_SH, mixed))
+        return rms_norm(mixed, norm).to(sources[0].value.dtype)
+
+    def _scores(self, own: Mapping[str, Tensor], values: Sequence[Tensor]) -> Tensor:
+        """`[S, ..., heads]`; `[S, heads]` where they are the same for every token."""
+        import torch
+
+        from attnres_train.depth.aggregation import rms
+
+        if self.options.weights == "static":
+            return own["logits"]
+        scales = [rms(value, self.eps).unsqueeze(-1) for value in values]
+        keys = [v / scale if self.options.key_norm else v for v, scale in zip(values, scales, strict=True)]
+        keys = [key * own["gain"] for key in keys]
+        if "key_projection" in own:
+            keys = [key @ own["key_projection"].T for key in keys]
+        if "query_projection" in own:
+            query = values[-1] / scales[-1] @ own["query_projection"].T / math.sqrt(keys[0].shape[-1])
+        else:
+            query = own["query"]
+        return torch.stack([(query * key).unflatten(-1, (self.options.heads, -1)).sum(-1) for key in keys])
+
+
+def _entropy(weights: Tensor, mixed: Tensor) -> Tensor:
+    """Entropy of the weights in nats (sigmoid weights are normalised first), a mean over heads, summed over tokens."""
+    shares = weights / weights.sum(0)
+    entropy = -(shares * shares.clamp_min(1e-30).log()).sum(0).mean(-1)
+    return entropy.expand(mixed.shape[:-1]).sum()
+
+
+def _also_minimise(mixed: Tensor, penalty: Tensor) -> Tensor:
+    """`mixed`, such that a backward through it also runs one from `penalty` with gradient one.
+
+    The training loss is a sum over tokens, divided by their global count after all backwards; `penalty` is a sum
+    over tokens too, so it is weighed in the same way.
+    """
+    from attnres_train.depth.penalty import Penalised
+
+    return Penalised.apply(mixed, penalty)

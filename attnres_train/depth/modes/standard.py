@@ -1,0 +1,38 @@
+"""The standard residual: h' = h + f(norm(h))."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attnres_train.depth.modes.mode import Initial
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnres_train.depth.aggregation import Backend
+    from attnres_train.depth.history import History
+    from attnres_train.depth.layout import Reads
+    from attnres_train.depth.mix import Norm
+    from attnres_train.depth.source import Source
+
+
+class Standard:
+    """The reader sees the running sum of everything before it; it has no parameters."""
+
+    def __init__(self, backend: Backend):
+        self.backend: Backend = backend
+
+    def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
+        return {}
+
+    def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
+        from attnres_train.depth.aggregation import normalise
+
+        (stream,) = sources
+        return normalise(stream, norm, backend=self.backend)
+
+    def write(
+        self, own: Mapping[str, Tensor], history: History, read_TBD: Tensor, output_TBD: Tensor, completes_block: bool
+    ) -> History:
+        return history.add(output_TBD, completes_block)
