@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from attnres_train.config.check_batch import check_batch
+from attnres_train.config.check_residual import check_residual
 from attnres_train.config.check_schedule import check_schedule
 from attnres_train.config.nearest import join_or, nearest_divisors, nearest_multiples
 from attnres_train.config.run_config import RunConfig
@@ -21,7 +22,7 @@ def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
     return [
         *_heads(config),
         *_tensor(config),
-        *_residual(config),
+        *check_residual(config),
         *_grid(config),
         *_stages(config),
         *check_batch(config, world_size),
@@ -67,22 +68,6 @@ def _tensor(config: RunConfig) -> Iterator[Problem]:
         common = gcd(*divided.values())
         remedy = f"degrees that divide all of them: {join_or(nearest_divisors(tensor, common))}"
         yield Problem("parallel.tensor", f"{' and '.join(broken)} {verb} of parallel.tensor = {tensor}", remedy)
-
-
-def _residual(config: RunConfig) -> Iterator[Problem]:
-    mode, size, sublayers = config.residual.mode, config.residual.block_size, config.model.num_sublayers
-    if mode == "block" and size is None:
-        message = f'not set, but residual.mode = "block" counts its blocks in it ({sublayers} sublayers here)'
-        remedy = f'write residual.block_size = {_eighth(sublayers)} for about 8 blocks, or mode = "full"'
-        yield Problem("residual.block_size", message, remedy)
-    if mode != "block" and size is not None:
-        message = f'{size}, but residual.mode = "{mode}" has no blocks to size'
-        yield Problem("residual.block_size", message, 'remove it (or write "none"), or set residual.mode = "block"')
-
-
-def _eighth(sublayers: int) -> int:
-    """Sublayers a block for about 8 blocks, whole layers."""
-    return max(2, round(sublayers / 16) * 2)
 
 
 def _grid(config: RunConfig) -> Iterator[Problem]:

@@ -94,6 +94,9 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "expert_model_parallel_size": "parallel.expert",
     "ep": "parallel.expert",
     "sequence_parallel": "parallel.sequence",
+    "recompute_granularity": "training.recompute",
+    "activation_checkpointing": "training.recompute",
+    "gradient_checkpointing": "training.recompute",
     "distributed_timeout_minutes": "parallel.timeout_seconds",
     "tokenizer_model": "tokenizer.model",
     "tokenizer_path": "tokenizer.model",
@@ -111,11 +114,6 @@ FOREIGN_NAMES: Mapping[str, str] = {
 
 ABSENT_VALUES: Mapping[tuple[str, str], str] = {
     ("engine.kind", "deepspeed"): 'the DeepSpeed engine is not in this version; write kind = "megatron"',
-    (
-        "residual.mode",
-        "gated",
-    ): 'the gated residual is not in this version; use "standard", "full" or "block"',
-    ("residual.mode", "denseformer"): 'DenseFormer is not in this version; use "standard", "full" or "block"',
     ("parallel.history_cache", "on"): 'caching the depth history is not in this version; use "auto" or "off"',
 }
 """(key, value) pairs of the design that this version refuses, with the remedy."""

@@ -24,6 +24,6 @@ def nearest_divisors(number: int, whole: int) -> list[int]:
     return below[-1:] + above[:1]
 
 
-def join_or(numbers: Sequence[int]) -> str:
+def join_or(numbers: Sequence[object]) -> str:
     """`8 or 12`; digits are not grouped, so that they can be copied."""
     return " or ".join(str(number) for number in numbers)

@@ -14,6 +14,8 @@ from attnres_train.depth.kernels.lean import LeanKernel
 from attnres_train.depth.kernels.native import DTYPES, NativeKernel
 from attnres_train.depth.mix import MixKernel
 
+TRITON_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
 Backend = Literal["auto", "reference", "lean", "native", "triton"]
 Chosen = Literal["reference", "lean", "native", "triton"]
 
@@ -48,6 +50,8 @@ def why_not(backend: Chosen, device_type: str, dtype: torch.dtype) -> str | None
     if backend == "triton":
         if importlib.util.find_spec("triton") is None:
             return "triton is not installed"
+        if dtype not in TRITON_DTYPES:
+            return f"it takes {', '.join(str(known) for known in TRITON_DTYPES)}, the sources are {dtype}"
         from attnres_train.depth.kernels.triton_mix import why_not_triton
 
         return why_not_triton(device_type)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import ModuleSpec, TransformerConfig, build_module
 from torch import Tensor, nn
@@ -12,6 +15,7 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.mix import Norm
 from attnres_train.depth.reader import DepthReader
 from attnres_train.model.norm import RMSNorm
+from attnres_train.model.recompute import Recompute, made_again
 from attnres_train.model.spec import attention_spec, mlp_spec
 
 
@@ -28,15 +32,22 @@ class Sublayer(nn.Module):
         residual: ResidualConfig,
         layout: DepthLayout,
         index: int,
+        recompute: Recompute,
     ):
         super().__init__()
+        self.remake_read = recompute == "depth"
         self.depth = DepthReader(residual, layout, index, config.hidden_size, config.layernorm_epsilon)
         self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
         self.branch = branch
 
     def forward(self, history: History, **branch_arguments: Tensor | None) -> History:
-        read_TBD = self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
-        output_TBD, _no_bias = self.branch(read_TBD, **branch_arguments)
+        def read() -> Tensor:
+            return self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
+
+        read_TBD = read()
+        remake = self.remake_read and torch.is_grad_enabled()
+        with made_again(read_TBD, read) if remake else nullcontext():
+            output_TBD, _no_bias = self.branch(read_TBD, **branch_arguments)
         return self.depth.write(history, read_TBD, output_TBD)
 
 
@@ -50,13 +61,15 @@ class TransformerLayer(nn.Module):
         layout: DepthLayout,
         index: int,
         groups: ProcessGroupCollection,
+        recompute: Recompute,
     ):
         super().__init__()
         attention = build_module(
             attention_spec(config.qk_layernorm), config=config, layer_number=index + 1, pg_collection=groups
         )
-        self.attention = Sublayer(attention, config, residual, layout, 2 * index)
-        self.mlp = Sublayer(_mlp(mlp_spec(), config, groups), config, residual, layout, 2 * index + 1)
+        self.attention = Sublayer(attention, config, residual, layout, 2 * index, recompute)
+        mlp = _mlp(mlp_spec(), config, groups)
+        self.mlp = Sublayer(mlp, config, residual, layout, 2 * index + 1, recompute)
 
     def forward(self, history: History, rotary: Tensor) -> History:
         """`rotary` holds the angles of every position, `[T, 1, 1, K]`."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from megatron.core.enums import ModelType
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -20,6 +21,7 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.config import ModelConfig
 from attnres_train.model.head import Head
 from attnres_train.model.layer import TransformerLayer
+from attnres_train.model.recompute import Recompute, run_again
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,10 @@ class StageModel(MegatronModule):
         role: StageRole,
         vocabulary_size: int,
         padded_vocabulary: int,
+        recompute: Recompute = "none",
     ):
         super().__init__(config=config)
+        self.recompute = recompute
         self.role = role
         self.vp_stage = role.chunk
         self.pre_process, self.post_process = role.first, role.last
@@ -76,7 +80,7 @@ class StageModel(MegatronModule):
             model.head_size, 1.0, rotary_base=model.rope_base, use_cpu_initialization=True, cp_group=groups.cp
         )
         self.layers = nn.ModuleDict(
-            {str(i): TransformerLayer(config, residual, self.layout, i, groups) for i in role.layers}
+            {str(i): TransformerLayer(config, residual, self.layout, i, groups, recompute) for i in role.layers}
         )
         self.head = (
             Head(
@@ -124,7 +128,8 @@ class StageModel(MegatronModule):
         self.received = None
         rotary = self.rotary(tokens_BT.shape[1])
         for layer in self.layers.values():
-            history = layer(history, rotary)
+            again = self.recompute == "layer" and torch.is_grad_enabled()
+            history = run_again(layer, history, rotary) if again else layer(history, rotary)
         if self.head is None:
             return history
         tied = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None

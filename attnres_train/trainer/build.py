@@ -80,7 +80,16 @@ def _build_stage(
         chunk=stage // config.parallel.pipeline if interleaved else None,
     )
     padded = config.model.padded_vocabulary(vocabulary_size, config.parallel.tensor)
-    module = StageModel(config.model, config.residual, megatron, grid.groups, role, vocabulary_size, padded)
+    module = StageModel(
+        config.model,
+        config.residual,
+        megatron,
+        grid.groups,
+        role,
+        vocabulary_size,
+        padded,
+        config.training.recompute,
+    )
     initialize(
         module,
         config.model,

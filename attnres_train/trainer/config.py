@@ -27,6 +27,9 @@ class TrainingConfig:
     """Of the initial weights, the data order and the random streams."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Dtype of weights and activations; masters, gradients and the depth queries are fp32 in both."""
+    recompute: Literal["none", "depth", "layer"] = "none"
+    """What backward makes again instead of keeping it: `depth` the mix that enters every branch, `layer` everything
+    inside a transformer layer. The history itself is never made twice."""
     eval_interval_steps: int | None = Field(default=None, ge=1)
     """Evaluate every so many steps and at the end; None evaluates only at the end."""
     eval_samples: int = Field(default=64, ge=1)

@@ -1,26 +1,40 @@
-"""What autograd keeps of a forward."""
+"""What stands in memory after a forward."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
-def kept_bytes(forward: Callable[[], object], module: nn.Module) -> int:
-    """Bytes of the tensors that `forward` saves for backward, each storage once, those of `module` left out."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-    kept: dict[int, Tensor] = {}
+class _Allocations(TorchDispatchMode):
+    """Remembers, weakly, the storage of every tensor that any operation returns."""
 
-    def keep(tensor: Tensor) -> Tensor:
-        address = tensor.untyped_storage().data_ptr()
-        if address not in own:
-            kept[address] = tensor  # held, so that no address is used twice
-        return tensor
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in before:
+                storage = leaf.untyped_storage()
+                self.storages[storage.data_ptr()] = (StorageWeakRef(storage), storage.nbytes())
+        return result
+
+    def live_bytes(self) -> int:
+        return sum(size for storage, size in self.storages.values() if not storage.expired())
+
+
+def live_bytes(forward: Callable[[], object]) -> int:
+    """Bytes that `forward` allocated and that are still held after it, by its result and for its backward."""
+    with _Allocations() as allocations:
         result = forward()
-    total = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        live = allocations.live_bytes()
     del result
-    return total
+    return live

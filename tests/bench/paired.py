@@ -74,7 +74,10 @@ def show(rows: Sequence[Mapping[str, Any]], as_json: bool, about: str) -> None:
     texts = [[_text(row.get(name)) for name in columns] for row in rows]
     widths = [max(len(line[i]) for line in [columns, *texts]) for i in range(len(columns))]
     for line in [columns, *texts]:
-        cells = [cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
+        cells = [
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
         print("  ".join(cells))
 
 

@@ -4,7 +4,7 @@
     python -m tests.bench.step --precision bf16 --width 1024 --layers 8
 
 One model a mode, on the same synthetic batch, taking turns in one process on one pinned thread.
-`kept` is what autograd keeps of one forward, weights left out, each storage once.
+`kept` is what stands in memory after one forward, beside the weights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def main() -> None:
 
     rows = run_ranks(measure, 1, options)[0]
     shape = f"{options.layers} layers, width {options.width}, sequence {options.sequence}, batch {options.batch}"
-    about = f"training step over `standard`: {shape}, vocabulary {VOCABULARY}, {options.precision}, one thread, CPU time"
+    about = (
+        f"training step over `standard`: {shape}, vocabulary {VOCABULARY}, {options.precision}, one thread, CPU time"
+    )
     show(rows, options.json, about)
 
 
@@ -85,9 +87,9 @@ def residual_of(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def _case(options: argparse.Namespace, grid: Any, name: str) -> tuple[Callable[[], object], int]:
-    """One whole step as a function, and the bytes that autograd keeps of its forward."""
+    """One whole step as a function, and the bytes that stand after its forward."""
     from attnres_train.trainer.build import build_parts
-    from tests.bench.kept import kept_bytes
+    from tests.bench.kept import live_bytes
 
     config = _config(options, residual_of(options, name))
     parts = build_parts(config, grid, (options.layers,), VOCABULARY)
@@ -100,7 +102,7 @@ def _case(options: argparse.Namespace, grid: Any, name: str) -> tuple[Callable[[
 
     stage = parts.engine.chunks[0].module
     stage.set_input_tensor([None])
-    return step, kept_bytes(lambda: stage(batch.tokens_BT, batch.labels_BT), stage)
+    return step, live_bytes(lambda: stage(batch.tokens_BT, batch.labels_BT))
 
 
 def _config(options: argparse.Namespace, residual: dict[str, Any]) -> Any:

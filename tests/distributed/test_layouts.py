@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.cases import PUBLISHED, VARIANTS
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, tiny_config
 from tests.distributed.training import Trained, relative_error, train_all
 
-MODES = ("standard", "full", "block")
+MODES = tuple(PUBLISHED)
 STEPS = 10
 
 
@@ -56,22 +57,43 @@ LAYOUTS = [
 
 
 @functools.cache
-def one_process(layers: int, tied: bool, clip: float | None) -> dict[str, Trained]:
-    configs = [tiny_config(mode, layers=layers, tied=tied, clip=clip) for mode in MODES]
-    return dict(zip(MODES, run_ranks(train_all, 1, configs, STEPS)[0], strict=True))
+def one_process(layers: int, tied: bool, clip: float | None, cases: tuple[str, ...] = MODES) -> dict[str, Trained]:
+    configs = [tiny_config(case, layers=layers, tied=tied, clip=clip) for case in cases]
+    return dict(zip(cases, run_ranks(train_all, 1, configs, STEPS)[0], strict=True))
 
 
-def trained(layout: Layout, clip: float | None) -> dict[str, tuple[Trained, Trained]]:
-    """This layout and one process, by mode."""
-    configs = [tiny_config(mode, clip=clip, **layout.model, **layout.parallel) for mode in MODES]
+def trained(
+    layout: Layout, clip: float | None, cases: tuple[str, ...] = MODES, **settings: Any
+) -> dict[str, tuple[Trained, Trained]]:
+    """This layout and one process, by case."""
+    configs = [tiny_config(case, clip=clip, **layout.model, **layout.parallel, **settings) for case in cases]
     results = run_ranks(train_all, layout.ranks, configs, STEPS)[0]
-    reference = one_process(layout.model.get("layers", 4), layout.model.get("tied", False), clip)
-    return {mode: (result, reference[mode]) for mode, result in zip(MODES, results, strict=True)}
+    reference = one_process(layout.model.get("layers", 4), layout.model.get("tied", False), clip, cases)
+    return {case: (result, reference[case]) for case, result in zip(cases, results, strict=True)}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_layout_trains_to_the_numbers_of_one_process(layout: Layout) -> None:
-    for mode, (result, reference) in trained(layout, clip=0.5).items():
+    assert_equal_to_one_process(trained(layout, clip=0.5))
+
+
+HARDEST = [x for x in LAYOUTS if x.name in ("tensor 2 sequence x pipeline 2 x virtual 2", "7 layers on 2 x 2 stages")]
+
+
+@pytest.mark.parametrize("layout", HARDEST, ids=lambda layout: layout.name)
+def test_every_variant_trains_to_the_numbers_of_one_process(layout: Layout) -> None:
+    assert_equal_to_one_process(trained(layout, 0.5, tuple(VARIANTS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [x for x in LAYOUTS if x not in HARDEST], ids=lambda layout: layout.name)
+def test_every_variant_trains_to_the_numbers_of_one_process_in_every_layout(layout: Layout) -> None:
+    assert_equal_to_one_process(trained(layout, 0.5, tuple(VARIANTS)))
+
+
+def assert_equal_to_one_process(trained: dict[str, tuple[Trained, Trained]]) -> None:
+    """Losses, norms, every first gradient, final weights; clipping having been active."""
+    for mode, (result, reference) in trained.items():
         assert min(reference.grad_norms) > 0.5, "clipping must be active"
         assert result.losses == pytest.approx(reference.losses, rel=1e-5), mode
         assert result.grad_norms == pytest.approx(reference.grad_norms, rel=1e-5), mode

@@ -14,6 +14,7 @@ from attnres_train.model.config import ModelConfig
 from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.trainer.config import TrainingConfig
+from tests.cases import CASES
 
 VOCABULARY = 83
 MICRO_BATCHES = 4
@@ -28,12 +29,17 @@ class SyntheticBatch:
     loss_mask_BT: Tensor
 
 
-def tiny_config(mode: str = "block", layers: int = 4, **parallel: Any) -> RunConfig:
-    """A run of `layers` layers whose vocabulary needs padding and whose blocks do not divide the stages."""
+def tiny_config(case: str = "block", layers: int = 4, **parallel: Any) -> RunConfig:
+    """A run of `layers` layers whose vocabulary needs padding and whose blocks do not divide the stages.
+
+    `case` is a name in tests/cases.py.
+    """
     tied = parallel.pop("tied", False)
     qk_norm = parallel.pop("qk_norm", True)
     precision = parallel.pop("precision", "fp32")
     clip = parallel.pop("clip", 0.5)
+    recompute = parallel.pop("recompute", "none")
+    backend = parallel.pop("backend", "auto")
     return RunConfig(
         model=ModelConfig(
             num_layers=layers,
@@ -47,7 +53,7 @@ def tiny_config(mode: str = "block", layers: int = 4, **parallel: Any) -> RunCon
             # Wide enough that no branch output is tiny: keys are normalised, and rounding grows with 1 / rms.
             init_std=0.1,
         ),
-        residual=ResidualConfig(mode=mode, block_size=3 if mode == "block" else None),
+        residual=ResidualConfig(**CASES[case], backend=backend),
         optimizer=OptimizerConfig(learning_rate=1e-3, clip_grad_norm=clip),
         schedule=ScheduleConfig(kind="cosine", warmup_steps=3),
         training=TrainingConfig(
@@ -56,6 +62,7 @@ def tiny_config(mode: str = "block", layers: int = 4, **parallel: Any) -> RunCon
             sequence_length=TOKENS,
             steps=20,
             precision=precision,
+            recompute=recompute,
         ),
         parallel=ParallelConfig(**parallel),
     )

@@ -39,14 +39,15 @@ def train_all(configs: Sequence[RunConfig], steps: int) -> list[Trained]:
 
 
 def build_tiny(config: RunConfig, grid: Grid) -> Parts:
-    """The parts of a run, its depth queries moved away from zero so that attention over depth matters."""
+    """The parts of a run, its depth parameters moved away from where they start so that reading matters."""
     split = config.parallel.layers_per_stage or balanced_split(config.model.num_layers, config.parallel.num_stages)
     parts = build_parts(config, grid, split, VOCABULARY)
     with torch.no_grad():
         for p in parts.engine.parameters():
-            if p.name.endswith("depth.query"):
+            if ".depth." in p.name:
                 seed = int.from_bytes(hashlib.sha256(p.name.encode()).digest()[:4], "little")
-                p.parameter.copy_(torch.randn(p.parameter.shape, generator=torch.Generator().manual_seed(seed)) / 10)
+                noise = torch.randn(p.parameter.shape, generator=torch.Generator().manual_seed(seed))
+                p.parameter.add_(noise, alpha=0.1)
     parts.engine.optimizer.reload_model_params()
     return parts
 

@@ -105,8 +105,6 @@ def test_the_remedy_of_a_wrong_text_is_as_near_as_can_be(tmp_path: Path, flag: s
     ("flag", "key"),
     [
         ("--engine.kind=deepspeed", "engine.kind"),
-        ("--residual.mode=gated", "residual.mode"),
-        ("--residual.mode=denseformer", "residual.mode"),
         ("--parallel.history_cache=on", "parallel.history_cache"),
         ("--parallel.context=2", "parallel.context"),
         ("--parallel.expert=2", "parallel.expert"),

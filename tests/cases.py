@@ -1,0 +1,31 @@
+"""The residual modes and options that every layout is tested with: one table, by name, of [residual] sections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PUBLISHED: Mapping[str, Mapping[str, Any]] = {
+    "standard": {"mode": "standard"},
+    "full": {"mode": "full"},
+    "block": {"mode": "block", "block_size": 3},
+}
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "gated branch": {"mode": "gated", "gate_bias": 1.0},
+    "gated highway": {"mode": "gated", "gate": "highway"},
+    "denseformer": {"mode": "denseformer"},
+    "full, window": {"mode": "full", "window": 2},
+    "block, window": {"mode": "block", "block_size": 1, "window": 3},
+    "block of 2": {"mode": "block", "block_size": 2},
+    "block of 2, query from the input": {"mode": "block", "block_size": 2, "query": "input", "temperature": 0.5},
+    "full, query from the input, low rank": {"mode": "full", "query": "input", "key_rank": 8, "heads": 2},
+    "block, low-rank keys": {"mode": "block", "block_size": 3, "key_rank": 4},
+    "block, heads": {"mode": "block", "block_size": 3, "heads": 4},
+    "full, sigmoid": {"mode": "full", "weights": "sigmoid"},
+    "block, keys without norm": {"mode": "block", "block_size": 3, "key_norm": False},
+    "full, static": {"mode": "full", "weights": "static", "heads": 2},
+    "block, entropy": {"mode": "block", "block_size": 3, "entropy_weight": 0.1},
+}
+
+CASES: Mapping[str, Mapping[str, Any]] = {**PUBLISHED, **VARIANTS}
