@@ -12,6 +12,7 @@ from typing import NoReturn
 from attnres_train.cli_inspect import inspect, inspect_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
 from attnres_train.config.overrides import separate
+from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.errors import ExitCode, Problem, Refused
 from attnres_train.plan import as_json, plan
 from attnres_train.plan_text import counted, plan_text
@@ -42,6 +43,7 @@ _INSPECT = """\
 Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no weights.
 
   attnres inspect runs/quickstart
+  attnres inspect configs/quickstart.toml                which depth backend runs on this machine
   attnres inspect runs/quickstart/checkpoints/step-00000100 --json
 """
 
@@ -80,7 +82,10 @@ def _run(arguments: list[str]) -> None:
     own, overrides = separate(arguments, _OWN_FLAGS) if has_overrides else (arguments, [])
     options = _parser().parse_args(own)
     if options.command == "inspect":
-        _inspect(options.path, options.json)
+        if options.path.suffix == ".toml":
+            _inspect_configuration(load_checked(options.path, [], None, "plan"), options)
+        else:
+            _inspect(options.path, options.json)
     elif options.command == "check":
         _check(_load(options, overrides, "check"), options)
     else:
@@ -123,6 +128,20 @@ def _inspect(path: Path, json_wanted: bool) -> None:
         print(inspect_text(found))
 
 
+def _inspect_configuration(loaded: Loaded, options: argparse.Namespace) -> None:
+    """What only the machine it runs on can say of a configuration: which implementations it will use."""
+    config = loaded.config
+    found = {
+        "kind": "configuration",
+        "path": str(options.path.absolute()),
+        "depth_backend": backend_in_words(config.residual, default_device_type(), config.training.precision),
+    }
+    if options.json:
+        _print_json(found)
+    else:
+        print(f"configuration {found['path']}\n\n  depth backend here: {found['depth_backend']}")
+
+
 def _problems_json(refused: Refused) -> list[dict[str, str]]:
     return [{"key": p.key, "message": p.message, "remedy": p.remedy} for p in refused.problems]
 
@@ -136,9 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_configuration_command(commands, "check", "hold a configuration against every rule, all problems at once")
     _add_configuration_command(commands, "plan", "print parameters, stages, wire, memory and first learning rates")
-    looks = "show what a run folder or a checkpoint holds"
+    looks = "show what a run folder or a checkpoint holds, or which depth backend a configuration uses here"
     command = commands.add_parser("inspect", help=looks, epilog=_INSPECT, formatter_class=_Raw, allow_abbrev=False)
-    command.add_argument("path", metavar="RUN_OR_CHECKPOINT", type=Path)
+    command.add_argument("path", metavar="RUN|CHECKPOINT|CONFIG.toml", type=Path)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
     return parser
 

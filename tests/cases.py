@@ -13,12 +13,12 @@ PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "gated branch": {"mode": "gated", "gate_bias": 1.0},
-    "gated highway": {"mode": "gated", "gate": "highway"},
+    "gated highway": {"mode": "gated", "gate": "highway", "gate_bias": -1.0},
     "denseformer": {"mode": "denseformer"},
     "full, window": {"mode": "full", "window": 2},
     "block, window": {"mode": "block", "block_size": 1, "window": 3},
     "block of 2": {"mode": "block", "block_size": 2},
-    "block of 2, query from the input": {"mode": "block", "block_size": 2, "query": "input", "temperature": 0.5},
+    "block of 2, query from the input": {"mode": "block", "block_size": 2, "query": "input", "temperature": 2.0},
     "full, query from the input, low rank": {"mode": "full", "query": "input", "key_rank": 8, "heads": 2},
     "block, low-rank keys": {"mode": "block", "block_size": 3, "key_rank": 4},
     "block, heads": {"mode": "block", "block_size": 3, "heads": 4},

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 
 from attnres_train.config.nearest import join_or, nearest_divisors
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.errors import Problem
 
-_DEFAULTS = {item.name: item.default for item in fields(ResidualConfig)}
 _OF_ATTENTION = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
 _OF_GATED = ("gate", "gate_bias")
-_WITHOUT_MEANING = {
-    "static": ("query", "key_rank", "key_norm"),
-}
+_WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
 
 
 def check_residual(config: RunConfig) -> Iterator[Problem]:
@@ -48,7 +44,7 @@ def check_residual(config: RunConfig) -> Iterator[Problem]:
 
 
 def _is_set(residual: ResidualConfig, name: str) -> bool:
-    return bool(getattr(residual, name) != _DEFAULTS[name])
+    return bool(getattr(residual, name) != getattr(ResidualConfig(), name))
 
 
 def _of_other_modes(residual: ResidualConfig) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
 from attnres_train.data.loader import BatchLoader
+from attnres_train.depth.describe import backend_in_words
 from attnres_train.errors import ExitCode, Refused
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
@@ -91,6 +92,7 @@ def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary:
         f"{grid.world_size} ranks: tensor {parallel.tensor}, pipeline {parallel.pipeline} x {parallel.virtual}, "
         f"data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
     )
+    log.info(f"depth backend: {backend_in_words(config.residual, grid.device.type, training.precision)}")
     log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
     for source in corpora.train.summary(training.steps * training.global_batch_size):
         if source.samples is None:

@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#ifdef __AVX512BF16__
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 #include <vector>
@@ -115,6 +115,22 @@ inline void put(typename Type::Stored* to, typename Type::Vector v, int lanes) {
   typename Type::Stored padded[Type::LANES];
   Type::store(padded, v);
   std::memcpy(to, padded, lanes * sizeof *to);
+}
+
+// `put` to memory that nobody has read: past the caches, which would fetch the old contents first.
+template <class Type>
+inline void put_new(typename Type::Stored* to, typename Type::Vector v, int lanes) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(typename Type::Stored) * Type::LANES == 64) {
+    if (lanes == Type::LANES && reinterpret_cast<uintptr_t>(to) % 64 == 0)
+      return _mm512_stream_si512(reinterpret_cast<__m512i*>(to), reinterpret_cast<__m512i>(v));
+  } else if (lanes == Type::LANES && reinterpret_cast<uintptr_t>(to) % 32 == 0) {
+    alignas(32) typename Type::Stored rounded[Type::LANES];
+    Type::store(rounded, v);
+    return _mm256_stream_si256(reinterpret_cast<__m256i*>(to), *reinterpret_cast<__m256i*>(rounded));
+  }
+#endif
+  put<Type>(to, v, lanes);
 }
 
 // Vectors of the compute type, as they are (query, gains, scratch).
@@ -303,8 +319,11 @@ void source_gradient(const typename Type::Real* g, const typename Type::Stored* 
       put<Flat>(q_gradient + i, get<Flat>(q_gradient + i, lanes) + delta_r * value, lanes);
       if (!out) continue;
       auto part = a * get<Flat>(g + i, lanes) + delta_r * get<Flat>(q + i, lanes) - shrink * value;
-      if (base) part += get<Type>(base + i, lanes);
-      put<Type>(out + i, part, lanes);
+      if (base) {
+        put<Type>(out + i, part + get<Type>(base + i, lanes), lanes);
+      } else {
+        put_new<Type>(out + i, part, lanes);
+      }
     }
   });
 }
@@ -467,6 +486,9 @@ void backward(const Problem<Type>& of, Gradients<Type> to, const void* kept, voi
         backward_tile<Type>(of, to, first, end, ahead, static_cast<const Real*>(kept), scratch.data());
       });
     }
+#ifdef __AVX512F__
+    _mm_sfence();  // stores past the caches, before others read them
+#endif
   }
 }
 
