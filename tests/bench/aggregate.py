@@ -92,7 +92,6 @@ def _operators(compiled: bool) -> dict[str, Operator]:
 
     from attnres_train.depth import aggregate
     from attnres_train.depth.backends import why_not
-    from attnres_train.depth.two_phase import attend_finished, merge_partial
 
     def stacked(sources: Sequence[Tensor], query: Tensor, gain: Tensor) -> Tensor:
         values = torch.stack(list(sources))
@@ -101,14 +100,10 @@ def _operators(compiled: bool) -> dict[str, Operator]:
         weights = torch.einsum("d,snd->sn", query, keys).softmax(0)
         return torch.einsum("sn,snd->nd", weights, wide).to(values.dtype)
 
-    def two_phase(sources: Sequence[Tensor], query: Tensor, gain: Tensor) -> Tensor:
-        (state,) = attend_finished(sources[:-1], [query], [gain], eps=1e-5)
-        return merge_partial(state, sources[-1], query, gain, eps=1e-5, dtype=sources[0].dtype)
-
     ours = {name: functools.partial(_call, name) for name in ("native", "lean", "reference")}
     if why_not("native", "cpu", torch.float32):
         del ours["native"]
-    found: dict[str, Operator] = {**ours, "two-phase": two_phase, "stack and einsum": stacked}
+    found: dict[str, Operator] = {**ours, "stack and einsum": stacked}
     if compiled:
         found["torch.compile of reference"] = torch.compile(
             lambda sources, query, gain: aggregate(sources, query, gain, eps=1e-5, backend="reference")

@@ -35,7 +35,8 @@ def test_two_phases_equal_one_pass_with_all_gradients(finished: int, scale: floa
     ]
     expected = torch.autograd.grad(whole, leaves, upstream)
     for one, other in zip(merged, whole, strict=True):
-        assert error(one, other) < 1e-14
+        # A score of size `scale` is rounded in its last place, and so is what the exponential makes of it.
+        assert error(one, other) < 1e-14 * max(1.0, scale / 100)
     for one, other in zip(got, expected, strict=True):
         assert (one - other).abs().max() <= 1e-11 * max(1.0, other.abs().max().item())
 
