@@ -137,38 +137,42 @@ def _state_bytes(config: RunConfig, stages: Sequence[StageParameters], data: int
 
 
 def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int) -> _Visit:
-    """What autograd keeps of one micro-batch on `stage`, nothing being recomputed but the depth aggregation.
+    """What autograd keeps of one micro-batch on `stage`; the depth mix before its norm is always made again.
 
     A token keeps, in elements, of width D, key/value width K and MLP width F, on each of t tensor ranks:
 
-        each sublayer   the norm's output and the new partial; with depth attention its result:  2 D or 3 D
+        each sublayer   the new partial or source:  D
+        its input       the normalised mix, unless recompute is `depth`:  D
         attention       q, k, v; q and k rotated; the kernel's output, and its transpose:  (4 D + 3 K) / t
         with QK norm    what it normalises:  (D + K) / t
         MLP             the stacked gate and up, silu, up again, and their product:  5 F / t
-        head            the norm's output; with depth attention its result:  D or 2 D
+        head            the normalised mix:  D
         logits          once in the weights' dtype, twice in fp32, over vocabulary / t
 
-    and three fp32 scalars a source that a reader reads. Sequence parallelism divides what has no t by t, too.
+    and three fp32 scalars a source that a reader reads, one for a norm. Sequence parallelism divides what has no t
+    by t, too. With recompute `layer` a layer keeps its new partials or sources alone, and one layer at a time is
+    made again whole.
 
-    Supposes that a norm saves its input alone. torch's norm on CPU saves more, under bf16 in fp32: with 6
-    layers of width 128 and blocks over depth, this is 0.95 (fp32) and 0.85 (bf16) of what autograd kept.
+    This is the published attention over depth and the standard residual. The other modes run in plain torch and
+    keep more: fp32 copies of what they read.
     """
     model, parallel, training = config.model, config.parallel, config.training
     element, layers = element_bytes(config), wire.layers_per_stage[stage]
     key_value = model.query_groups * model.head_size
-    depth_reads = _depth_reads(wire, stage)
-    result = model.hidden_size if depth_reads else 0
+    made_whole = min(layers, 1) if training.recompute == "layer" else layers
+    inputs = 0 if training.recompute == "depth" else 2 * made_whole
 
-    whole = 2 * layers * (2 * model.hidden_size + result)
-    divided = layers * (4 * model.hidden_size + 3 * key_value + 5 * model.ffn_hidden_size)
-    divided += layers * (model.hidden_size + key_value) if model.qk_norm else 0
+    whole = (layers + made_whole + inputs) * model.hidden_size
+    divided = made_whole * (4 * model.hidden_size + 3 * key_value + 5 * model.ffn_hidden_size)
+    divided += made_whole * (model.hidden_size + key_value) if model.qk_norm else 0
     logits_bytes = 0
     if stage == 0:
         whole += model.hidden_size
     if stage == wire.num_stages - 1:
-        whole += model.hidden_size + result
+        whole += model.hidden_size
         logits_bytes = padded_vocabulary * (element + 2 * _FP32_BYTES)
-    whole_bytes = whole * element + 3 * _FP32_BYTES * depth_reads
+    scalars = _depth_scalars(wire, stage) if training.recompute != "layer" else 0
+    whole_bytes = whole * element + _FP32_BYTES * scalars
     divided_bytes = divided * element + logits_bytes
     shards = parallel.tensor if parallel.sequence else 1
     tokens = training.sequence_length * training.micro_batch_size
@@ -176,11 +180,10 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
     return _Visit(activations, _received(wire, stage) * wire_slice_bytes(config))
 
 
-def _depth_reads(wire: WirePlan, stage: int) -> int:
-    """Sources read on a stage, summed over its sublayers and the head; 0 where nothing attends over depth."""
-    if not wire.layout.has_sources:
-        return 0
-    return sum(wire.layout.reads(reader).count for reader in wire.readers(stage))
+def _depth_scalars(wire: WirePlan, stage: int) -> int:
+    """Numbers a token that the readers on a stage keep: three a source, one for the norm."""
+    per_source = 3 if wire.layout.has_sources else 0
+    return sum(per_source * wire.layout.reads(reader).count + 1 for reader in wire.readers(stage))
 
 
 def _received(wire: WirePlan, stage: int) -> int:

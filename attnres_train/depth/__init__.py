@@ -1,9 +1,13 @@
 """Attention over depth on one device; nothing here knows of other ranks.
 
+    README.md       the idea, every mode's formula, which to choose
     layout.py       which sources each sublayer and the head read (pure)
     history.py      the value that flows through the layers: complete sources and the running partial
-    aggregation.py  the operator: softmax over sources, one contract, several backends
-    residual.py     the residual modes behind one small interface
+    source.py       one source, and the buffer that its readers' gradients add up in
+    aggregation.py  the operator: softmax over sources, one contract
+    backends.py     which implementation runs; kernels/ holds them, mix.py makes them a node of the graph
+    modes/          the residual modes behind one small interface; reader.py makes a module of one
+    two_phase.py    the operator cut in two, exact; measured, not used
     config.py       the [residual] section
 
 `aggregate` is imported on first use: the layout is plain arithmetic, and `attnres check` and `attnres plan`
