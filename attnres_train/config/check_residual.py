@@ -67,7 +67,7 @@ def _block_size(config: RunConfig) -> Iterator[Problem]:
     mode, size, sublayers = config.residual.mode, config.residual.block_size, config.model.num_sublayers
     if mode == "block" and size is None:
         message = f'not set, but residual.mode = "block" counts its blocks in it ({sublayers} sublayers here)'
-        size = max(1, round(sublayers / 16) * 2)
+        size = max(2, round(sublayers / 16) * 2)
         remedy = f'write residual.block_size = {size} for {-(-sublayers // size)} blocks, or mode = "full"'
         yield Problem("residual.block_size", message, remedy)
     if mode != "block" and size is not None:

@@ -107,7 +107,7 @@ class _Mix(torch.autograd.Function):
             kept,
             direction_D,
             norm,
-            [target and Target(*(part if part is None else _rows(part) for part in target)) for target in targets],
+            [target and _target_rows(target) for target in targets],
         )
         returned = [
             target.out if target is not None and buffer is None else None
@@ -126,8 +126,9 @@ def _vectors(
 ) -> tuple[Tensor | None, Norm | None]:
     """query * gain, and the norm, in the compute dtype."""
     compute = compute_dtype(dtype)
-    alone = query is None or gain is None
-    direction_D = None if alone else query.detach().to(compute) * gain.detach().to(compute)
+    direction_D = None
+    if query is not None and gain is not None:
+        direction_D = query.detach().to(compute) * gain.detach().to(compute)
     if norm_gain is None or call.norm_eps is None:
         return direction_D, None
     return direction_D, Norm(norm_gain.detach().to(compute), call.norm_eps)
@@ -136,6 +137,10 @@ def _vectors(
 def _rows(tensor: Tensor) -> Tensor:
     """`[..., D]` as `[N, D]`, contiguous: a view where it can be."""
     return tensor.detach().reshape(-1, tensor.shape[-1]).contiguous()
+
+
+def _target_rows(target: Target) -> Target:
+    return Target(None if target.base is None else _rows(target.base), _rows(target.out))
 
 
 def _target(buffer: GradientBuffer | None, value: Tensor) -> Target:

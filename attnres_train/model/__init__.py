@@ -6,6 +6,7 @@ head.py            last depth read, norm, projection, loss of every token
 spec.py            the branches as megatron-core specs, and megatron-core's configuration
 attention_core.py  causal attention by torch's scaled_dot_product_attention
 norm.py            RMSNorm
+recompute.py       what backward makes again instead of keeping it
 parameters.py      logical names, shapes and initial values, the same under every layout
 sharding.py        how a logical tensor is cut over tensor ranks
 size.py            parameter and FLOP counts (pure)

@@ -38,7 +38,7 @@ def made_again(tensor: Tensor, make: Callable[[], Tensor]) -> AbstractContextMan
     def pack(saved: Tensor) -> Tensor | _Remade:
         if saved.dtype != dtype or saved.untyped_storage().data_ptr() != address:
             return saved
-        return _Remade(make, saved.size(), saved.stride(), saved.storage_offset())
+        return _Remade(make, saved.size(), saved.stride(), int(saved.storage_offset()))
 
     def unpack(kept: Tensor | _Remade) -> Tensor:
         if isinstance(kept, Tensor):

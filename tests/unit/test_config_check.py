@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.config.nearest import nearest_divisors, nearest_multiples
+from tests.cases import CASES
 from tests.unit.config_files import broken_rules, flags
 
 
@@ -265,3 +266,32 @@ def test_nearest_divisors_are_the_nearest_on_both_sides(number: int, whole: int)
     valid = [size for size in range(1, whole + 1) if whole % size == 0]
     below, above = [s for s in valid if s <= number], [s for s in valid if s > number]
     assert nearest_divisors(number, whole) == below[-1:] + above[:1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "told"),
+    [
+        (flags(residual__mode="gated", residual__block_size="none", residual__window=3), "residual.window", "gated"),
+        (flags(residual__gate="highway"), "residual.gate", '"gated"'),
+        (flags(residual__heads=5), "residual.heads", "write 4 or 8"),
+        (flags(residual__key_rank=6, residual__heads=4), "residual.heads", "residual.key_rank = 6"),
+        (flags(residual__key_rank=1000), "residual.key_rank", "wider than model.hidden_size"),
+        (flags(residual__weights="static", residual__query="input"), "residual.query", "looks at no keys"),
+        (flags(residual__heads=2, residual__backend="native"), "residual.backend", "residual.heads"),
+    ],
+    ids=str,
+)
+def test_an_option_that_the_mode_does_not_have_is_refused(
+    tmp_path: Path, settings: list[str], key: str, told: str
+) -> None:
+    message, remedy = only(broken_rules(tmp_path, *settings), key)
+    assert told in f"{message} {remedy}"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_of_the_equivalence_tests_is_a_sound_configuration(tmp_path: Path, case: str) -> None:
+    section = {f"residual__{name}": str(value).lower() for name, value in CASES[case].items()}
+    section.setdefault("residual__block_size", "none")
+    if section["residual__block_size"] == "none":
+        assert CASES[case]["mode"] != "block"
+    assert broken_rules(tmp_path, *flags(**section)) == {}

@@ -40,7 +40,7 @@ class LeanKernel:
             inverse_rms_SN[index] = _inverse_rms(value_ND, eps)
         weights_SN = torch.softmax(projection_SN * inverse_rms_SN, dim=0)
         mixed_ND = _weighted_sum(values_ND, weights_SN)
-        kept = (projection_SN, inverse_rms_SN, weights_SN)
+        kept: tuple[Tensor, ...] = (projection_SN, inverse_rms_SN, weights_SN)
         if norm is not None:
             norm_N = _inverse_rms(mixed_ND, norm.eps)
             mixed_ND.mul_(norm_N.unsqueeze(-1)).mul_(norm.gain)

@@ -84,7 +84,7 @@ class NativeKernel:
         return _total(grad_direction), _total(grad_norm)
 
 
-def _typed(function: ctypes._NamedFuncPointer, argument_types: list[type]) -> ctypes._NamedFuncPointer:
+def _typed(function: ctypes._NamedFuncPointer, argument_types: Sequence[type]) -> ctypes._NamedFuncPointer:
     function.argtypes, function.restype = argument_types, None
     return function
 
