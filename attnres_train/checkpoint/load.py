@@ -16,7 +16,13 @@ from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
 # Keys of the model that say how it is started, padded or computed, not what it computes.
-FREE_TO_CHANGE = ("model.init_std", "model.pad_vocabulary_to", "residual.backend")
+FREE_TO_CHANGE = (
+    "model.init_std",
+    "model.pad_vocabulary_to",
+    "residual.backend",
+    "residual.entropy_weight",
+    "residual.gate_bias",
+)
 FINGERPRINT_REMEDIES = {
     "tokenizer": "use the tokenizer model the checkpoint was trained with",
     "train": "use the same corpora, blend, training.seed and training.sequence_length, or another run folder",

@@ -16,7 +16,7 @@ from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
 from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words
-from attnres_train.errors import ExitCode, Refused
+from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
@@ -34,9 +34,10 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
     start_process_group(config.parallel.timeout_seconds)
     grid = build_grid(config.parallel, training.seed)
     _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
+    backend = agreed_backend(config, grid)
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
-    _announce(config, grid, split, vocabulary, corpora)
+    _announce(config, grid, split, vocabulary, corpora, backend)
     padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
     outcome = train(
         Run(
@@ -84,7 +85,25 @@ def _enter(folder: Path, resume: str, grid: Grid) -> tuple[TextIO | None, Path |
     return lock, checkpoint
 
 
-def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, corpora: Corpora) -> None:
+def agreed_backend(config: RunConfig, grid: Grid) -> str:
+    """The depth backend, in words, of every rank.
+
+    Backends round differently, and tensor ranks hold copies of the norms that no reduction keeps equal. So ranks
+    that would use different ones are refused.
+    """
+    mine = backend_in_words(config.residual, grid.device.type, config.training.precision)
+    everybody = [mine] * grid.world_size
+    dist.all_gather_object(everybody, mine, group=grid.control)
+    for rank, other in enumerate(everybody):
+        if other != everybody[0]:
+            message = f"rank 0 would use {everybody[0]}, rank {rank} {other}: they round differently"
+            raise refuse("residual.backend", message, 'make the machines alike, or name one: residual.backend = "lean"')
+    return mine
+
+
+def _announce(
+    config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, corpora: Corpora, backend: str
+) -> None:
     """The facts of a run in a few lines, before the first step."""
     parallel, training = config.parallel, config.training
     padded = config.model.padded_vocabulary(vocabulary, parallel.tensor)
@@ -92,7 +111,7 @@ def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary:
         f"{grid.world_size} ranks: tensor {parallel.tensor}, pipeline {parallel.pipeline} x {parallel.virtual}, "
         f"data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
     )
-    log.info(f"depth backend: {backend_in_words(config.residual, grid.device.type, training.precision)}")
+    log.info(f"depth backend: {backend}")
     log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
     for source in corpora.train.summary(training.steps * training.global_batch_size):
         if source.samples is None:

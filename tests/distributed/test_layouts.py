@@ -87,6 +87,11 @@ def test_every_variant_trains_to_the_numbers_of_one_process(layout: Layout) -> N
     assert_equal_to_one_process(trained(layout, 0.5, tuple(VARIANTS)))
 
 
+@pytest.mark.parametrize("recompute", ["depth", "layer"])
+def test_recompute_in_the_hardest_layout_trains_to_the_numbers_of_one_process(recompute: str) -> None:
+    assert_equal_to_one_process(trained(HARDEST[0], 0.5, recompute=recompute))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [x for x in LAYOUTS if x not in HARDEST], ids=lambda layout: layout.name)
 def test_every_variant_trains_to_the_numbers_of_one_process_in_every_layout(layout: Layout) -> None:

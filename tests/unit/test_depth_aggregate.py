@@ -151,6 +151,8 @@ def test_double_backward_is_refused() -> None:
         (lambda s, q, g: ([], q, g), "at least one source"),
         (lambda s, q, g: ([s[0], s[1][:2]], q, g), r"source 1 is \(2, 8\)"),
         (lambda s, q, g: ([s[0], s[1].double()], q, g), "source 1 .*float64"),
+        (lambda s, q, g: ([s[0], s[1].to("meta")], q, g), "source 1 .*meta, source 0 .*cpu"),
+        (lambda s, q, g: (s, q.to("meta"), g), "query is .*meta"),
         (lambda s, q, g: (s, q[:4], g), r"query is \(4,\).*width 8"),
         (lambda s, q, g: (s, q, g[None]), r"gain is \(1, 8\)"),
     ],
