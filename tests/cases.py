@@ -24,7 +24,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "block, heads": {"mode": "block", "block_size": 3, "heads": 4},
     "full, sigmoid": {"mode": "full", "weights": "sigmoid"},
     "block, keys without norm": {"mode": "block", "block_size": 3, "key_norm": False},
-    "full, static": {"mode": "full", "weights": "static", "heads": 2},
+    "full, static": {"mode": "full", "weights": "static", "heads": 4},
     "block, entropy": {"mode": "block", "block_size": 3, "entropy_weight": 0.1},
 }
 
