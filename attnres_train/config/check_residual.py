@@ -23,12 +23,11 @@ def check_residual(config: RunConfig) -> Iterator[Problem]:
         return
     width, rank, heads = config.model.hidden_size, residual.key_rank, residual.heads
     keys = width if rank is None else rank
-    if width % heads or (keys % heads and residual.weights != "static"):
-        what = "model.hidden_size" if width % heads else "residual.key_rank"
-        message = f"{heads} does not divide {what} = {width if width % heads else keys}"
-        yield Problem(
-            "residual.heads", message, f"write {join_or(nearest_divisors(heads, width if width % heads else keys))}"
-        )
+    for what, size in (("model.hidden_size", width), ("residual.key_rank", keys)):
+        if size % heads:
+            message = f"{heads} does not divide {what} = {size}"
+            yield Problem("residual.heads", message, f"write {join_or(nearest_divisors(heads, size))}")
+            break
     if rank is not None and rank > width:
         yield Problem(
             "residual.key_rank", f"{rank} is wider than model.hidden_size = {width}", f"write {width} or less"

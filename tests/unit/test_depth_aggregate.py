@@ -92,6 +92,18 @@ def test_zero_vectors_repeated_sources_and_strided_inputs(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_number_that_is_not_finite_stays_visible(backend: str, broken: float, dtype: torch.dtype) -> None:
+    """A weight of zero must not hide it: the step that it belongs to is to be skipped and counted."""
+    sources, query, gain = make(3, (5, 32), dtype)
+    sources[1][2, 7] = broken
+    output, grads = gradients(backend, sources, query, gain)
+    assert output.isnan().any(-1).tolist() == [False, False, True, False, False]
+    assert grads[-2].isnan().all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_an_empty_batch_has_an_empty_mix_and_zero_gradients(backend: str) -> None:
     sources, query, gain = make(2, (0, 8), torch.float32)
     output, grads = gradients(backend, sources, query, gain)
