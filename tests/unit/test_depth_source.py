@@ -10,7 +10,7 @@ from attnres_train.depth.aggregation import aggregate_sources, normalise
 from attnres_train.depth.history import History, Slices
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.mix import Norm
-from attnres_train.depth.source import Source
+from attnres_train.depth.source import GradientBuffer, Source
 from tests.unit.test_depth_aggregate import BACKENDS, error, make
 
 
@@ -47,6 +47,17 @@ def test_a_gradient_that_others_share_is_not_written_to() -> None:
     assert shared.tolist() == [1.0] * 3
     assert source.gradient.take().tolist() == [3.0] * 3  # type: ignore[union-attr]
     assert source.gradient.take() is None
+
+
+def test_a_kernel_adds_to_a_shared_gradient_in_a_tensor_of_its_own() -> None:
+    shared, like = torch.ones(3), torch.zeros(3)
+    buffer = GradientBuffer()
+    buffer.deposit(shared)
+    first = buffer.target(like)
+    assert first.base is shared and first.out is not shared
+    first.out.copy_(first.base + 1)
+    second = buffer.target(like)
+    assert second.base is first.out and second.out is first.out, "from then on in place"
 
 
 def test_without_gradients_there_is_no_buffer() -> None:

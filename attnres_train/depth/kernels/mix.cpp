@@ -234,7 +234,8 @@ void scale_into(const typename Type::Real* h, typename Type::Real factor, const 
   });
 }
 
-// e^x for x <= 0, within one unit in the last place (0.93 over [-87, 0]); unlike std::exp it can be made for many x at once.
+// e^x for x <= 0, within one unit in the last place (0.93 over [-87, 0]); unlike std::exp it can be made for many
+// x at once.
 inline double exponential(double x) { return std::exp(x); }
 inline float exponential(float x) {
   // e^x = 2^n e^y with |y| <= ln(2) / 2; ln(2) in two parts; the Taylor terms that float resolves.
@@ -422,7 +423,8 @@ void backward_tile(const Problem<Type>& of, const Gradients<Type>& to, int64_t f
   upstream_tile(of, to, first, end, kept, h, g);
   if (!of.q) {
     for (int64_t n = first; n < end; ++n)
-      if (auto* out = to.out_row(0, n * width)) add_row<Type>(g + (n - first) * width, to.base_row(0, n * width), out, width);
+      if (auto* out = to.out_row(0, n * width))
+        add_row<Type>(g + (n - first) * width, to.base_row(0, n * width), out, width);
     return;
   }
   for (int64_t j = 0; j < sources; ++j)
@@ -441,7 +443,8 @@ void backward_tile(const Problem<Type>& of, const Gradients<Type>& to, int64_t f
   for (int64_t j = 0; j < sources; ++j)
     for (int64_t n = first; n < end; ++n) {
       const int64_t at = (n - first) * sources + j;
-      source_gradient<Type>(g + (n - first) * width, of.row(j, n), of.q, kept[n * kept_a_row(sources) + 2 * sources + j],
+      const Real weight = kept[n * kept_a_row(sources) + 2 * sources + j];
+      source_gradient<Type>(g + (n - first) * width, of.row(j, n), of.q, weight,
                             along[at], shrink[at], width, to.q, to.base_row(j, n * width), to.out_row(j, n * width));
     }
 }
