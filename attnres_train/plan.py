@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size
+from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.size import total_parameters, training_flops_per_token
@@ -115,14 +115,13 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
     world = parallel.model_ranks if world_size is None else world_size
     entries = vocabulary_size(config) if vocabulary is None else vocabulary
     padded = model.padded_vocabulary(entries, parallel.tensor)
-    layout = DepthLayout.of(config.residual, model.num_layers)
-    wire = WirePlan(layout, resolved_split(config, entries), parallel.pipeline, parallel.virtual)
+    wire = wire_plan(config, resolved_split(config, entries))
     parameters = stage_parameters(config, padded, wire)
     micro_batches, data = num_micro_batches(config, world), parallel.data(world)
     flops_per_token = training_flops_per_token(model, padded, training.sequence_length)
     return Plan(
         grid=Grid(world, parallel.tensor, parallel.pipeline, parallel.virtual, data, parallel.sequence),
-        layout=layout,
+        layout=wire.layout,
         parameters_total=total_parameters(model, config.residual, padded),
         parameters_per_rank=_per_rank(parameters, wire, parallel.tensor),
         vocabulary=entries,

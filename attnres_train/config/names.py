@@ -93,6 +93,8 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "cp": "parallel.context",
     "expert_model_parallel_size": "parallel.expert",
     "ep": "parallel.expert",
+    "overlap_p2p_comm": "parallel.overlap",
+    "microbatch_group_size_per_vp_stage": "parallel.micro_batch_group",
     "sequence_parallel": "parallel.sequence",
     "recompute_granularity": "training.recompute",
     "activation_checkpointing": "training.recompute",
@@ -114,17 +116,13 @@ FOREIGN_NAMES: Mapping[str, str] = {
 
 ABSENT_VALUES: Mapping[tuple[str, str], str] = {
     ("engine.kind", "deepspeed"): 'the DeepSpeed engine is not in this version; write kind = "megatron"',
-    ("parallel.history_cache", "on"): 'caching the depth history is not in this version; use "auto" or "off"',
 }
 """(key, value) pairs of the design that this version refuses, with the remedy."""
 
 ABSENT_KEYS: Mapping[str, str] = {
     "engine.deepspeed": "the DeepSpeed engine is not in this version; remove the table. "
     "Batch numbers come from [training] alone",
-    "parallel.chunk_mib": "sending the depth history in chunks is not in this version; remove the key",
     "parallel.eager": "eager sends of the depth history are not in this version; remove the key",
-    "parallel.exact_gradients": "the cached history is not in this version, so gradients are always exact; "
-    "remove the key",
 }
 """Keys and tables of the design that this version refuses, with the remedy."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.layout import DepthLayout
 from attnres_train.errors import refuse
 from attnres_train.parallel.split import balanced_split, head_cost_in_layers
+from attnres_train.parallel.wire import WirePlan
 
 
 def vocabulary_size(config: RunConfig) -> int:
@@ -39,6 +41,19 @@ def resolved_split(config: RunConfig, vocabulary: int) -> tuple[int, ...]:
     padded = model.padded_vocabulary(vocabulary, parallel.tensor)
     head_cost = head_cost_in_layers(model, padded, config.training.sequence_length)
     return balanced_split(model.num_layers, parallel.num_stages, head_cost)
+
+
+def wire_plan(config: RunConfig, layers_per_stage: tuple[int, ...]) -> WirePlan:
+    """What crosses the stages of this split."""
+    parallel = config.parallel
+    return WirePlan(
+        DepthLayout.of(config.residual, config.model.num_layers),
+        layers_per_stage,
+        parallel.pipeline,
+        parallel.virtual,
+        cache=parallel.caches_history,
+        exact_gradients=parallel.caches_history and parallel.exact_gradients,
+    )
 
 
 def num_micro_batches(config: RunConfig, world_size: int) -> int:

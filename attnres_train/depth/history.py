@@ -5,26 +5,13 @@ Legend for tensor names: T tokens, B batch, D width; a slice is `[T, B, D]`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from attnres_train.depth.layout import DepthLayout, Reads
 from attnres_train.depth.source import Source
-
-
-@dataclass(frozen=True)
-class Slices:
-    """A history as plain tensors: what crosses from one stage to the next."""
-
-    sources: tuple[Tensor, ...]
-    partial: Tensor | None
-
-    @property
-    def all(self) -> tuple[Tensor, ...]:
-        """Every tensor, oldest first."""
-        return self.sources if self.partial is None else (*self.sources, self.partial)
 
 
 @dataclass(frozen=True)
@@ -42,17 +29,6 @@ class History:
         """The history before sublayer 0: the embedding is source 0, or opens the running value."""
         opened = Source.open(embedding_TBD)
         return cls({0: opened}, None) if layout.has_sources else cls({}, opened)
-
-    @classmethod
-    def received(cls, slices: Slices, numbers: Sequence[int]) -> History:
-        """The history that an earlier stage sent; the tensors are leaves of this stage's graph."""
-        partial = None if slices.partial is None else Source.open(slices.partial)
-        return cls({n: Source.open(s) for n, s in zip(numbers, slices.sources, strict=True)}, partial)
-
-    def to_send(self, numbers: Sequence[int]) -> Slices:
-        """The tensors for a later stage. It is one more reader of each: gradients it returns are deposited."""
-        partial = None if self.partial is None else self.partial.tap()
-        return Slices(tuple(self.sources[n].tap() for n in numbers), partial)
 
     def read(self, reads: Reads) -> tuple[Source, ...]:
         """What one reader sees, oldest first."""

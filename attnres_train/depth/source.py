@@ -36,11 +36,14 @@ class GradientBuffer:
     """The gradient of one source so far. Sums in the order of the deposits, in the source's dtype."""
 
     def __init__(self) -> None:
+        self.deposits = 0
+        """Gradients that have arrived; whoever counts them against a plan sets it back."""
         self._total: Tensor | None = None
         self._owned = False
 
     def target(self, like: Tensor) -> Target:
         """Where a kernel adds its contribution; it must then do so."""
+        self.deposits += 1
         base = self._total
         if base is None or not self._owned:
             # A borrowed gradient may be shared with other branches of the graph: never written to.
@@ -49,10 +52,11 @@ class GradientBuffer:
         assert self._total is not None
         return Target(base, self._total)
 
-    def deposit(self, gradient: Tensor) -> None:
-        """Add `gradient`, which stays the caller's."""
+    def deposit(self, gradient: Tensor, *, owned: bool = False) -> None:
+        """Add `gradient`; it stays the caller's unless `owned`, in which case later ones are added into it."""
+        self.deposits += 1
         if self._total is None:
-            self._total = gradient.contiguous()
+            self._total, self._owned = gradient.contiguous(), owned
         elif self._owned:
             self._total += gradient
         else:
@@ -79,9 +83,19 @@ class Source:
         buffer = GradientBuffer()
         return cls(_Open.apply(tensor, buffer), buffer)
 
-    def tap(self) -> Tensor:
-        """The value for one consumer in plain autograd code; its gradient is deposited."""
-        return self.value if self.gradient is None else _Tap.apply(self.value, self.gradient)
+    @classmethod
+    def leaf(cls, tensor: Tensor, buffer: GradientBuffer | None = None) -> Source:
+        """`tensor`, computed elsewhere, as a source whose gradient waits in `buffer` (None makes one) to be taken."""
+        if not torch.is_grad_enabled():
+            return cls(tensor, None)
+        return cls(tensor.detach().requires_grad_(), GradientBuffer() if buffer is None else buffer)
+
+    def tap(self, *, owns_gradient: bool = False) -> Tensor:
+        """The value for one consumer in plain autograd code; its gradient is deposited.
+
+        `owns_gradient` says that nobody but the buffer will hold the gradient that comes.
+        """
+        return self.value if self.gradient is None else _Tap.apply(self.value, self.gradient, owns_gradient)
 
 
 class _Open(torch.autograd.Function):
@@ -105,14 +119,14 @@ class _Tap(torch.autograd.Function):
     """Identity; backward deposits, and sends nothing along the edge."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, buffer: GradientBuffer) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, buffer: GradientBuffer, owns_gradient: bool) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.buffer = buffer
+        ctx.buffer, ctx.owns_gradient = buffer, owns_gradient
         return tensor.view_as(tensor)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[None, None, None]:
         if grad_outputs[0] is not None:
-            ctx.buffer.deposit(grad_outputs[0])
-        return None, None
+            ctx.buffer.deposit(grad_outputs[0], owned=ctx.owns_gradient)
+        return None, None, None

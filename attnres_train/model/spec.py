@@ -53,6 +53,8 @@ def transformer_config(
     pipeline: int = 1,
     virtual: int = 1,
     sequence: bool = False,
+    overlap: bool = True,
+    micro_batch_group: int | None = None,
 ) -> TransformerConfig:
     """megatron-core's configuration for `model` on a grid of these degrees.
 
@@ -89,7 +91,8 @@ def transformer_config(
         # The schedule's tensor is a bundle of sources here; freeing its data would free live sources.
         deallocate_pipeline_outputs=False,
         batch_p2p_comm=False,
-        overlap_p2p_comm=virtual > 1,
+        overlap_p2p_comm=overlap and virtual > 1,
+        microbatch_group_size_per_vp_stage=micro_batch_group,
     )
 
 

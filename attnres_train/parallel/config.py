@@ -28,14 +28,29 @@ class ParallelConfig:
     balance: Literal["layers", "cost"] = "layers"
     """`layers`: as many layers a stage as can be, larger stages first. `cost`: the dearest stage as cheap as can
     be, the output projection counted; for models whose vocabulary is large beside their layers."""
-    history_cache: Literal["auto", "off"] = "auto"
-    """How the depth history crosses stages; `off` sends the whole prefix on every hop."""
+    history_cache: Literal["auto", "on", "off"] = "auto"
+    """How the depth history crosses stages. `on`: a rank keeps what it has seen, a hop brings what is new to it.
+    `off`: every hop brings the whole prefix. `auto`: on where a rank has several stages (`virtual`)."""
+    exact_gradients: bool = False
+    """With the cache: gradients add up in the order of one process, bit for bit, for the whole prefix on the way
+    back."""
+    chunk_mib: int | None = Field(default=None, ge=1)
+    """Messages between stages are cut into pieces of this size; None sends each source in one."""
+    overlap: bool = True
+    """With `virtual`: stages compute while messages are under way."""
+    micro_batch_group: int | None = Field(default=None, ge=1)
+    """With `virtual`: micro-batches that run on one stage before the rank's next has its turn; None means
+    `pipeline`."""
     timeout_seconds: int = Field(default=600, ge=1)
     """A collective that waits longer than this ends the run."""
 
     @property
     def num_stages(self) -> int:
         return self.pipeline * self.virtual
+
+    @property
+    def caches_history(self) -> bool:
+        return self.history_cache == "on" or (self.history_cache == "auto" and self.virtual > 1)
 
     @property
     def model_ranks(self) -> int:

@@ -16,8 +16,12 @@ from torch import Tensor, nn
 from attnres_train.depth.history import History
 from attnres_train.model.stage import StageRole
 from attnres_train.parallel.grid import Grid
-from attnres_train.parallel.transport import HistoryCommunicator, HistoryPayload
+from attnres_train.parallel.pool import BufferPool
+from attnres_train.parallel.transport import HistoryCommunicator, Outgoing
 from attnres_train.parallel.wire import WirePlan
+
+
+MIB = 2**20
 
 
 class MicroBatch(Protocol):
@@ -60,7 +64,11 @@ class Pipeline:
         self.sequence_length = sequence_length
         shards = grid.parallel.tensor if grid.parallel.sequence else 1
         slice_shape = (sequence_length // shards, micro_batch_size, config.hidden_size)
-        self.communicator = HistoryCommunicator(grid, config, plan, slice_shape, dtype)
+        # Two exchanges' worth: what one brings waits for the next to take it.
+        pool = BufferPool(slice_shape, dtype, grid.device, limit=4 * (plan.slices_max + 1))
+        chunk_mib = grid.parallel.chunk_mib
+        chunk_bytes = None if chunk_mib is None else chunk_mib * MIB
+        self.communicator = HistoryCommunicator(grid, config, plan, pool, chunk_bytes)
 
     def run(
         self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False
@@ -71,35 +79,37 @@ class Pipeline:
         """
         self.communicator.begin(len(batches), forward_only)
         interleaved = self.grid.parallel.virtual > 1
-        reports = get_forward_backward_func()(
-            forward_step_func=partial(_forward_step, self.plan, self.grid.device),
-            data_iterator=[iter(batches) for _ in chunks] if interleaved else iter(batches),
-            model=list(chunks) if interleaved else chunks[0],
-            num_microbatches=len(batches),
-            seq_length=self.sequence_length,
-            micro_batch_size=self.micro_batch_size,
-            forward_only=forward_only,
-            p2p_communicator=self.communicator,
-            pg_collection=self.grid.groups,
-        )
+        try:
+            reports = get_forward_backward_func()(
+                forward_step_func=self._forward_step,
+                data_iterator=[enumerate(batches) for _ in chunks] if interleaved else enumerate(batches),
+                model=list(chunks) if interleaved else chunks[0],
+                num_microbatches=len(batches),
+                seq_length=self.sequence_length,
+                micro_batch_size=self.micro_batch_size,
+                forward_only=forward_only,
+                p2p_communicator=self.communicator,
+                pg_collection=self.grid.groups,
+            )
+        except BaseException:
+            self.communicator.abandon()
+            raise
         self.communicator.finish()
         if not reports:
             return LossTotals(0.0, 0)
         losses, counts = zip(*reports, strict=True)
         return LossTotals(torch.stack(losses).double().sum().item(), int(torch.stack(counts).sum().item()))
 
-
-def _forward_step(
-    plan: WirePlan, device: torch.device, batches: Iterator[MicroBatch], chunk: nn.Module
-) -> tuple[Any, Any]:
-    """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
-    batch = next(batches)
-    output = chunk(batch.tokens_BT.to(device), batch.labels_BT.to(device))
-    if isinstance(output, History):
+    def _forward_step(self, batches: Iterator[tuple[int, MicroBatch]], chunk: nn.Module) -> tuple[Any, Any]:
+        """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
+        micro_batch, batch = next(batches)
         role: StageRole = get_attr_wrapped_model(chunk, "role")
-        hop = plan.hop_into(role.stage + 1)
-        output = HistoryPayload(output.to_send(hop.sources), hop)
-    return output, partial(_masked_loss, batch.loss_mask_BT.to(device))
+        output = chunk(batch.tokens_BT.to(self.grid.device), batch.labels_BT.to(self.grid.device))
+        if isinstance(output, History):
+            output = Outgoing(self.communicator.cache.depart(micro_batch, role.stage, output))
+        else:
+            self.communicator.cache.end(micro_batch, role.stage)
+        return output, partial(_masked_loss, batch.loss_mask_BT.to(self.grid.device))
 
 
 def _masked_loss(loss_mask_BT: Tensor, token_losses_BT: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:

@@ -1,39 +1,85 @@
-"""What travels between pipeline stages, planned from the layout alone: no negotiation, no padding.
+"""What travels between pipeline stages and what every rank keeps, planned from the layout alone.
 
-A *hop* leads from one global stage to the next. It brings every complete source and, where a block is open at
-the boundary, the running partial, each at its exact width. Sender and receiver read the same plan, so no
-shapes are ever sent.
+A *hop* leads from one global stage to the next. It brings complete sources and, where a block is open at the
+boundary, the running partial, each at its exact width. Sender and receiver read the same plan: no shapes are sent,
+nothing is padded.
+
+Without a cache a hop brings the whole prefix of the history. With it a rank keeps what it has received or made of a
+micro-batch for its later stages, and a hop brings only what its receiver has never had:
+
+    stage        0     1     2     3        P = 2, V = 2, one block a stage
+    rank         0     1     0     1
+    makes        0,1   2     3     4
+    receives           0,1   2     3        whole prefix: 0,1 / 0,1,2 / 0,1,2,3
+
+Gradients go the other way. Stages of one rank run backward from the last to the first, so what later stages owe a
+kept source is complete when the stage that received or made it runs backward, and travels once. With
+`exact_gradients` it is not: each hop brings back the sum so far of every source, whose terms then add up in the order
+of one process (floating-point sums depend on it), at the cost of the whole prefix on the way back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.parallel.split import rank_and_chunk
+
+Placement = Literal["loop", "vee"]
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One crossing of one micro-batch from `from_stage` to `to_stage`, the same tensors back as gradients."""
+    """One crossing of one micro-batch from `from_stage` to `to_stage`.
+
+    `sources` and, if there is one, the partial travel forward; gradients of the sources `returned` and of the
+    partial travel back. A `local` hop stays on its rank.
+    """
 
     from_stage: int
     to_stage: int
     sources: tuple[int, ...]
     partial: bool
+    returned: tuple[int, ...]
+    local: bool = False
 
     @property
     def slices(self) -> int:
-        """Tensors of one `[tokens, batch, width]` slice each."""
-        return len(self.sources) + self.partial
+        """Tensors of one `[tokens, batch, width]` slice each that travel forward."""
+        return 0 if self.local else len(self.sources) + self.partial
+
+    @property
+    def slices_back(self) -> int:
+        """Gradients of one slice each that travel back."""
+        return 0 if self.local else len(self.returned) + self.partial
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A source that one rank holds of every micro-batch, from the forward to the backward of stage `opened`.
+
+    `made` tells whether that stage computed it or received it. `readers` are later stages of the rank that use
+    the same source; each must have run backward before `opened` does, and in evaluation the last of them is the
+    last to need it.
+    """
+
+    number: int
+    opened: int
+    made: bool
+    readers: tuple[int, ...]
+
+    @property
+    def last_reader(self) -> int:
+        return self.readers[-1] if self.readers else self.opened
 
 
 @dataclass(frozen=True)
 class WirePlan:
     """Every hop of a model with `layout` whose layers are split by `layers_per_stage` over `pipeline` ranks.
 
-    Stage s lives on rank `s % pipeline` as its chunk `s // pipeline`. The whole prefix of the history travels
-    on every hop (under a window: what of it is still read).
+    `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running sums on every hop.
+    Placement `loop` puts stage s on rank s mod P; `vee` turns round at both ends (s mod 2P, mirrored).
 
     Raises ValueError if the split does not fit the layout or the grid.
     """
@@ -42,6 +88,9 @@ class WirePlan:
     layers_per_stage: tuple[int, ...]
     pipeline: int
     virtual: int = 1
+    cache: bool = False
+    exact_gradients: bool = False
+    placement: Placement = "loop"
 
     def __post_init__(self) -> None:
         stages = self.pipeline * self.virtual
@@ -56,8 +105,19 @@ class WirePlan:
     def num_stages(self) -> int:
         return len(self.layers_per_stage)
 
+    def rank_of(self, stage: int) -> int:
+        """The pipeline rank that holds `stage`."""
+        if self.placement == "loop":
+            return stage % self.pipeline
+        turn = stage % (2 * self.pipeline)
+        return min(turn, 2 * self.pipeline - 1 - turn)
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages of `rank`, in the order a micro-batch visits them: its chunks."""
+        return tuple(stage for stage in range(self.num_stages) if self.rank_of(stage) == rank)
+
     def first_sublayer(self, stage: int) -> int:
-        """The sublayer that `stage` starts with."""
+        """The sublayer that `stage` starts with; `num_stages` asks for the end."""
         return 2 * sum(self.layers_per_stage[:stage])
 
     def readers(self, stage: int) -> range:
@@ -69,24 +129,45 @@ class WirePlan:
         """What `stage` receives; stage 0 receives tokens, not a hop."""
         if not 1 <= stage < self.num_stages:
             raise IndexError(f"no hop leads into stage {stage} of {self.num_stages}")
-        boundary = self.first_sublayer(stage)
-        sources = self.layout.read_from(boundary)
-        # Nothing has been computed before sublayer 0, but the embedding stands: as source 0, or as the
-        # partial of the standard residual.
-        return Hop(stage - 1, stage, sources, self.layout.partial_before(boundary))
+        return self._hops[stage - 1]
 
     def hops(self) -> tuple[Hop, ...]:
         """All hops, in the order a micro-batch takes them."""
-        return tuple(self.hop_into(stage) for stage in range(1, self.num_stages))
+        return self._hops
 
-    def ranks_of(self, hop: Hop) -> tuple[int, int]:
-        """Pipeline ranks that `hop` leads from and to; they are equal where there is one rank."""
-        return rank_and_chunk(hop.from_stage, self.pipeline)[0], rank_and_chunk(hop.to_stage, self.pipeline)[0]
+    def made_on(self, stage: int) -> tuple[int, ...]:
+        """Sources that `stage` completes; the embedding is the first stage's."""
+        first, end = self.first_sublayer(stage), self.first_sublayer(stage + 1)
+        start = self.layout.sources_before(first) if stage else 0
+        return tuple(range(start, self.layout.sources_before(end)))
+
+    def consumers(self, stage: int, source: int) -> int:
+        """How many on `stage` use `source`, each with one gradient: its readers, and the hop that returns one."""
+        returned = stage + 1 < self.num_stages and source in self.hop_into(stage + 1).returned
+        return self._reads_on(stage).get(source, 0) + returned
+
+    def known_on(self, stage: int) -> tuple[int, ...]:
+        """Sources that `stage` takes from what its rank keeps."""
+        kept = self.kept_on(self.rank_of(stage))
+        return tuple(entry.number for entry in kept if stage in entry.readers)
+
+    def kept_on(self, rank: int) -> tuple[Kept, ...]:
+        """What `rank` holds of every micro-batch, oldest stage first."""
+        return self._kept[rank]
+
+    def received_slices(self, stage: int) -> int:
+        """Slices that stand on the rank of `stage` from its forward to its backward because it received them."""
+        return self.hop_into(stage).slices if stage else 0
 
     @property
     def slices_total(self) -> int:
-        """Slices of one micro-batch in one direction, over all hops."""
+        """Slices of one micro-batch forward, over all hops."""
         return sum(hop.slices for hop in self.hops())
+
+    @property
+    def slices_back_total(self) -> int:
+        """Gradient slices of one micro-batch, over all hops."""
+        return sum(hop.slices_back for hop in self.hops())
 
     @property
     def slices_max(self) -> int:
@@ -95,8 +176,73 @@ class WirePlan:
 
     @property
     def slices_standard(self) -> int:
-        """What the standard residual would send: one slice a hop."""
-        return self.num_stages - 1
+        """What the standard residual would send: one slice a hop between two ranks."""
+        return sum(not hop.local for hop in self.hops())
+
+    def _alive(self, stage: int) -> tuple[int, ...]:
+        """Sources that exist when `stage` starts and that it or a later one reads."""
+        return self.layout.read_from(self.first_sublayer(stage)) if stage else ()
+
+    def _reads_on(self, stage: int) -> dict[int, int]:
+        """Readers of each source on `stage`."""
+        counts: dict[int, int] = {}
+        for reader in self.readers(stage):
+            for source in self.layout.reads(reader).sources:
+                counts[source] = counts.get(source, 0) + 1
+        return counts
+
+    @cached_property
+    def _hops(self) -> tuple[Hop, ...]:
+        arriving = self._arriving()
+        hops = []
+        for stage in range(1, self.num_stages):
+            # Nothing has been computed before sublayer 0, but the embedding stands: as source 0, or as the
+            # partial of the standard residual.
+            partial = self.layout.partial_before(self.first_sublayer(stage))
+            local = self.rank_of(stage - 1) == self.rank_of(stage)
+            returned = self._alive(stage) if self.exact_gradients else arriving[stage]
+            hops.append(Hop(stage - 1, stage, arriving[stage], partial, returned, local))
+        return tuple(hops)
+
+    def _arriving(self) -> list[tuple[int, ...]]:
+        """Sources that each stage receives: all that are alive, or those that its rank has never had."""
+        if not self.cache:
+            return [self._alive(stage) for stage in range(self.num_stages)]
+        held: list[set[int]] = [set() for _ in range(self.pipeline)]
+        arriving = []
+        for stage in range(self.num_stages):
+            mine = held[self.rank_of(stage)]
+            arriving.append(tuple(source for source in self._alive(stage) if source not in mine))
+            mine.update(self._alive(stage), self.made_on(stage))
+        return arriving if self.exact_gradients else self._without_useless(arriving)
+
+    def _without_useless(self, arriving: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """Without what a stage of no layers would receive and neither its rank uses nor anybody after it lacks."""
+        reads = [self._reads_on(stage) for stage in range(self.num_stages)]
+        useful = list(arriving)
+        for stage in reversed(range(self.num_stages)):
+            rest = [later for later in self.stages_of(self.rank_of(stage)) if later >= stage]
+            on = [useful[later + 1] for later in rest if later + 1 < self.num_stages]
+            used = {source for later in rest for source in reads[later]}.union(*on)
+            useful[stage] = tuple(source for source in arriving[stage] if source in used)
+        return useful
+
+    @cached_property
+    def _kept(self) -> tuple[tuple[Kept, ...], ...]:
+        return tuple(tuple(self._kept_by(rank)) for rank in range(self.pipeline))
+
+    def _kept_by(self, rank: int) -> list[Kept]:
+        stages = self.stages_of(rank)
+        kept = []
+        for stage in stages:
+            received = self.hop_into(stage).sources if stage else ()
+            for number in (*received, *self.made_on(stage)):
+                again = [later for later in stages if self.cache and later > stage and self._uses_known(later, number)]
+                kept.append(Kept(number, stage, number not in received, tuple(again)))
+        return kept
+
+    def _uses_known(self, stage: int, source: int) -> bool:
+        return source in self._alive(stage) and self.consumers(stage, source) > 0
 
 
 def slice_bytes(tokens: int, batch: int, width: int, element_bytes: int, sequence_ranks: int = 1) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from megatron.core.transformer import TransformerConfig
 
+from attnres_train.config.resolve import wire_plan
 from attnres_train.config.run_config import RunConfig
-from attnres_train.depth.layout import DepthLayout
 from attnres_train.engine.interface import Engine
 from attnres_train.engine.megatron import MegatronEngine
 from attnres_train.model.parameters import initialize
@@ -43,13 +43,10 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
         pipeline=parallel.pipeline,
         virtual=parallel.virtual,
         sequence=parallel.sequence,
+        overlap=parallel.overlap,
+        micro_batch_group=parallel.micro_batch_group,
     )
-    plan = WirePlan(
-        DepthLayout.of(config.residual, config.model.num_layers),
-        layers_per_stage,
-        parallel.pipeline,
-        parallel.virtual,
-    )
+    plan = wire_plan(config, layers_per_stage)
     stages = [_build_stage(config, grid, megatron, plan, stage, vocabulary_size) for stage in grid.stages()]
     engine = MegatronEngine(stages, config.optimizer, megatron, grid, vocabulary_size)
     pipeline = Pipeline(

@@ -1,0 +1,193 @@
+"""The depth history of every micro-batch in flight on one rank, and the account of its gradients.
+
+One source on its way, P = 2, V = 2, seen from rank 1, where stage 1 receives source 0 and stage 3 reads it again:
+
+    forward of stage 1     the received tensor becomes a leaf with a gradient buffer; it is held for stage 3
+    forward of stage 3     a second leaf, the same memory, the same buffer; nothing is held any more
+    backward of stage 3    its readers deposit in the buffer
+    backward of stage 1    what stage 2 returned is deposited, then the readers' gradients; the buffer now holds
+                           the whole gradient of rank 1, which is taken and sent to stage 0
+
+How many deposits each stage owes is in the wire plan. A gradient that is missing, doubled or left over is an error
+that names micro-batch, source, stage and rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnres_train.depth.history import History
+from attnres_train.depth.source import GradientBuffer, Source
+from attnres_train.parallel.pool import BufferPool
+from attnres_train.parallel.wire import WirePlan
+
+
+class HistoryError(RuntimeError):
+    """The depth history or its gradients are not what the wire plan says."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A source for later stages of this rank: its value, and the buffer that all its readers here share."""
+
+    value: Tensor
+    buffer: GradientBuffer | None
+
+
+@dataclass
+class _InFlight:
+    """One micro-batch on one stage, from its forward until its backward is done."""
+
+    received: tuple[Tensor, ...]
+    sources: dict[int, Source]
+    partial: Source | None
+    slices: int
+    """Slices that stand because of it: received or made, not those held from an earlier stage."""
+
+
+@dataclass(frozen=True)
+class Departure:
+    """What a stage hands on: the tensors whose gradients come back, in the hop's order, and those that travel."""
+
+    tapped: tuple[Tensor, ...]
+    travelling: tuple[Tensor, ...]
+
+
+class HistoryCache:
+    """The history on one pipeline rank; `where` names it in errors.
+
+    `pool` gets received buffers back once their stage has run backward.
+    """
+
+    def __init__(self, plan: WirePlan, pipeline_rank: int, pool: BufferPool, where: str):
+        self.plan, self.pool, self.where = plan, pool, where
+        self.peak_slices = 0
+        self._kept = plan.kept_on(pipeline_rank)
+        self._held: dict[tuple[int, int], _Held] = {}
+        self._in_flight: dict[tuple[int, int], _InFlight] = {}
+
+    def arrive(self, micro_batch: int, stage: int, received: Sequence[Tensor]) -> History:
+        """The history that `stage` starts with: `received`, as the hop orders it, and what is held for it."""
+        hop = self.plan.hop_into(stage)
+        opened = [Source.leaf(tensor) for tensor in received]
+        partial = opened.pop() if hop.partial else None
+        sources = dict(zip(hop.sources, opened, strict=True))
+        sources |= {number: self._known(micro_batch, stage, number) for number in self.plan.known_on(stage)}
+        self._in_flight[micro_batch, stage] = _InFlight(tuple(received), sources, partial, len(received))
+        self._note_peak()
+        return History(dict(sorted(sources.items())), partial)
+
+    def depart(self, micro_batch: int, stage: int, history: History) -> Departure:
+        """What goes on to the next stage; what later stages of this rank need is held."""
+        for entry in self._kept:
+            if entry.opened == stage and entry.readers:
+                source = history.sources[entry.number]
+                self._held[micro_batch, entry.number] = _Held(source.value.detach(), source.gradient)
+        if stage == 0 and 0 in history.sources:
+            self._start(micro_batch, history.sources[0])
+        flight = self._in_flight.get((micro_batch, stage))
+        if flight is not None:
+            made = self.plan.made_on(stage)
+            flight.sources |= {number: history.sources[number] for number in made if number in history.sources}
+        self.end(micro_batch, stage)
+        hop = self.plan.hop_into(stage + 1)
+        tapped = tuple(history.sources[number].tap(owns_gradient=True) for number in hop.returned)
+        partial = (history.partial.tap(owns_gradient=True),) if hop.partial and history.partial is not None else ()
+        travelling = tuple(history.sources[number].value.detach() for number in hop.sources)
+        return Departure((*tapped, *partial), (*travelling, *(tensor.detach() for tensor in partial)))
+
+    def end(self, micro_batch: int, stage: int) -> None:
+        """The forward of `stage` is done. In evaluation that was the whole visit."""
+        flight = self._in_flight.get((micro_batch, stage))
+        if flight is not None:
+            flight.slices += len(self.plan.made_on(stage))
+        self._note_peak()
+        for entry in self._kept:
+            if entry.readers and entry.last_reader == stage:
+                self._release(micro_batch, entry.number)
+        if not torch.is_grad_enabled():
+            self._in_flight.pop((micro_batch, stage), None)
+
+    def returned(self, micro_batch: int, stage: int) -> tuple[Tensor, ...]:
+        """The gradients that `stage`, whose backward is done, owes the stage before it, in the hop's order.
+
+        Raises HistoryError where the deposits are not those of the wire plan.
+        """
+        flight = self._in_flight.pop((micro_batch, stage))
+        for number, source in flight.sources.items():
+            self._settle(micro_batch, stage, number, source)
+        self.pool.give(flight.received)
+        if stage == 0:
+            return ()
+        taken = [self._take(micro_batch, stage, n, flight.sources[n]) for n in self.plan.hop_into(stage).returned]
+        if flight.partial is not None:
+            taken.append(self._take(micro_batch, stage, None, flight.partial))
+        return tuple(taken)
+
+    def finish(self) -> None:
+        """Called when a schedule has run. Raises HistoryError for what was not released."""
+        for micro_batch, number in self._held:
+            raise self._error(micro_batch, number, "is still held after its last reader")
+        for micro_batch, stage in self._in_flight:
+            raise HistoryError(f"{self.where}: micro-batch {micro_batch} never ran backward on stage {stage}")
+
+    def clear(self) -> None:
+        """Let go of everything, after an exception."""
+        self._held.clear()
+        self._in_flight.clear()
+
+    def take_peak_slices(self) -> int:
+        """The most slices that stood at once since this was last asked."""
+        peak, self.peak_slices = self.peak_slices, 0
+        return peak
+
+    def _start(self, micro_batch: int, embedding: Source) -> None:
+        """Open the account of the first stage, which no gradient leaves: its embedding is settled last."""
+        if embedding.gradient is None:
+            self._in_flight[micro_batch, 0] = _InFlight((), {}, None, 0)
+            return
+        self._in_flight[micro_batch, 0] = _InFlight((), {}, None, 0)
+        assert embedding.value.grad_fn is not None
+        embedding.value.grad_fn.register_hook(lambda *_: self._first_stage_done(micro_batch))
+
+    def _first_stage_done(self, micro_batch: int) -> None:
+        self.returned(micro_batch, 0)
+
+    def _known(self, micro_batch: int, stage: int, number: int) -> Source:
+        held = self._held.get((micro_batch, number))
+        if held is None:
+            raise self._error(micro_batch, number, f"is not held for stage {stage}")
+        return Source.leaf(held.value, None if self.plan.exact_gradients else held.buffer)
+
+    def _release(self, micro_batch: int, number: int) -> None:
+        del self._held[micro_batch, number]
+
+    def _settle(self, micro_batch: int, stage: int, number: int, source: Source) -> None:
+        """Hold the deposits of one stage against the plan."""
+        assert source.gradient is not None
+        expected, source_deposits = self.plan.consumers(stage, number), source.gradient.deposits
+        source.gradient.deposits = 0
+        if source_deposits != expected:
+            what = "is missing gradients" if source_deposits < expected else "got gradients twice"
+            counts = f"{source_deposits} on stage {stage}, the wire plan says {expected}"
+            raise self._error(micro_batch, number, f"{what}: {counts}")
+
+    def _take(self, micro_batch: int, stage: int, number: int | None, source: Source) -> Tensor:
+        total = None if source.gradient is None else source.gradient.take()
+        if total is None:
+            raise self._error(micro_batch, number, f"got no gradient on stage {stage}")
+        return total
+
+    def _error(self, micro_batch: int, number: int | None, what: str) -> HistoryError:
+        name = "the partial" if number is None else f"source {number}"
+        return HistoryError(f"{self.where}: {name} of micro-batch {micro_batch} {what}")
+
+    def _note_peak(self) -> None:
+        slices = sum(flight.slices for flight in self._in_flight.values())
+        if not torch.is_grad_enabled():
+            slices += len(self._held)
+        self.peak_slices = max(self.peak_slices, slices)

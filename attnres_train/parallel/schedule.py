@@ -1,0 +1,83 @@
+"""The order in which every pipeline rank visits its stages: megatron-core's schedules as plain values.
+
+Two schedules, as megatron-core 0.16.1 runs them. 1F1B (one stage a rank): a rank runs ahead by as many forwards as
+there are ranks behind it, then a forward and a backward in turn. Interleaved (`virtual` stages a rank, its
+*chunks*): micro-batches go through each chunk in groups, and backward visits the chunks in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Visit(NamedTuple):
+    """One micro-batch on one chunk of a rank."""
+
+    micro_batch: int
+    chunk: int
+
+
+class Turn(NamedTuple):
+    """What a rank does next."""
+
+    forward: bool
+    visit: Visit
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A step of `micro_batches` over `pipeline` ranks of `virtual` chunks.
+
+    `group` micro-batches run on one chunk before the next chunk's turn; None stands for `pipeline` of them.
+    """
+
+    pipeline: int
+    virtual: int
+    micro_batches: int
+    group: int | None = None
+
+    @property
+    def group_size(self) -> int:
+        return self.pipeline if self.group is None else self.group
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether megatron-core runs it: its interleaved schedule fills the pipeline with the last group, too."""
+        left = self.micro_batches % self.group_size
+        return self.virtual == 1 or (self.group_size >= self.pipeline and (left == 0 or left >= self.pipeline))
+
+    def forwards(self) -> list[Visit]:
+        """Forward visits, the same on every rank."""
+        return [
+            Visit(micro_batch, chunk)
+            for start in range(0, self.micro_batches, self.group_size)
+            for chunk in range(self.virtual)
+            for micro_batch in range(start, min(start + self.group_size, self.micro_batches))
+        ]
+
+    def backwards(self) -> list[Visit]:
+        """Backward visits, the same on every rank: through the chunks from the last to the first."""
+        return [Visit(micro_batch, self.virtual - 1 - chunk) for micro_batch, chunk in self.forwards()]
+
+    def warmup(self, rank: int) -> int:
+        """Forwards that `rank` runs before its first backward, but for the one just before it."""
+        ahead = self.pipeline - rank - 1
+        if self.virtual > 1:
+            ahead = 2 * ahead + (self.virtual - 1) * self.group_size
+        return min(ahead, self.micro_batches * self.virtual)
+
+    def turns(self, rank: int, forward_only: bool = False) -> Iterator[Turn]:
+        """Everything `rank` does, in order."""
+        forwards = self.forwards()
+        if forward_only:
+            yield from (Turn(True, visit) for visit in forwards)
+            return
+        backwards = iter(self.backwards())
+        warmup = self.warmup(rank)
+        for position, visit in enumerate(forwards):
+            yield Turn(True, visit)
+            if position >= warmup:
+                yield Turn(False, next(backwards))
+        yield from (Turn(False, visit) for visit in backwards)
