@@ -122,7 +122,6 @@ ABSENT_VALUES: Mapping[tuple[str, str], str] = {
 ABSENT_KEYS: Mapping[str, str] = {
     "engine.deepspeed": "the DeepSpeed engine is not in this version; remove the table. "
     "Batch numbers come from [training] alone",
-    "parallel.eager": "eager sends of the depth history are not in this version; remove the key",
 }
 """Keys and tables of the design that this version refuses, with the remedy."""
 

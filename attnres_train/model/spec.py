@@ -92,6 +92,8 @@ def transformer_config(
         deallocate_pipeline_outputs=False,
         batch_p2p_comm=False,
         overlap_p2p_comm=overlap and virtual > 1,
+        # With larger groups than the pipeline is long there is work to hide messages behind here, too.
+        overlap_p2p_comm_warmup_flush=overlap and virtual > 1 and (micro_batch_group or 0) > pipeline,
         microbatch_group_size_per_vp_stage=micro_batch_group,
     )
 

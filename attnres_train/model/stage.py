@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,13 +121,20 @@ class StageModel(MegatronModule):
         """Called by megatron-core's schedules with what the previous stage sent, `[None]` on the first."""
         self.received = None if inputs[0] is None else inputs[0].opened()
 
-    def forward(self, tokens_BT: Tensor, labels_BT: Tensor) -> History | Tensor:
-        """The history for the next stage, or the loss of every token, `[B, T]`, on the last."""
+    def forward(
+        self, tokens_BT: Tensor, labels_BT: Tensor, progress: Callable[[History], None] | None = None
+    ) -> History | Tensor:
+        """The history for the next stage, or the loss of every token, `[B, T]`, on the last.
+
+        `progress` is told of the history before each layer; the last is the return value.
+        """
         history = self.received if not self.role.first else self._embed(tokens_BT)
         assert history is not None, "a later stage ran without the history of the one before"
         self.received = None
         rotary = self.rotary(tokens_BT.shape[1])
         for layer in self.layers.values():
+            if progress is not None:
+                progress(history)
             again = self.recompute == "layer" and torch.is_grad_enabled()
             history = run_again(layer, history, rotary) if again else layer(history, rotary)
         if self.head is None:

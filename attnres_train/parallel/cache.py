@@ -69,6 +69,7 @@ class HistoryCache:
         self._kept = plan.kept_on(pipeline_rank)
         self._held: dict[tuple[int, int], _Held] = {}
         self._in_flight: dict[tuple[int, int], _InFlight] = {}
+        self._gone: dict[tuple[int, int], int] = {}
 
     def arrive(self, micro_batch: int, stage: int, received: Sequence[Tensor]) -> History:
         """The history that `stage` starts with: `received`, as the hop orders it, and what is held for it."""
@@ -97,8 +98,16 @@ class HistoryCache:
         hop = self.plan.hop_into(stage + 1)
         tapped = tuple(history.sources[number].tap(owns_gradient=True) for number in hop.returned)
         partial = (history.partial.tap(owns_gradient=True),) if hop.partial and history.partial is not None else ()
-        travelling = tuple(history.sources[number].value.detach() for number in hop.sources)
+        travelling = self.complete(micro_batch, stage, history)
+        del self._gone[micro_batch, stage]
         return Departure((*tapped, *partial), (*travelling, *(tensor.detach() for tensor in partial)))
+
+    def complete(self, micro_batch: int, stage: int, history: History) -> tuple[Tensor, ...]:
+        """What `stage` owes the next one, is complete, and has not been asked for before; in the hop's order."""
+        owed, gone = self.plan.hop_into(stage + 1).sources, self._gone.get((micro_batch, stage), 0)
+        ready = [number for number in owed[gone:] if number in history.sources]
+        self._gone[micro_batch, stage] = gone + len(ready)
+        return tuple(history.sources[number].value.detach() for number in ready)
 
     def end(self, micro_batch: int, stage: int) -> None:
         """The forward of `stage` is done. In evaluation that was the whole visit."""
@@ -139,6 +148,7 @@ class HistoryCache:
         """Let go of everything, after an exception."""
         self._held.clear()
         self._in_flight.clear()
+        self._gone.clear()
 
     def take_peak_slices(self) -> int:
         """The most slices that stood at once since this was last asked."""

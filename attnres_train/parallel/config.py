@@ -36,6 +36,9 @@ class ParallelConfig:
     back."""
     chunk_mib: int | None = Field(default=None, ge=1)
     """Messages between stages are cut into pieces of this size; None sends each source in one."""
+    eager: bool = False
+    """A source leaves as soon as its block is complete, while its stage still computes, and receives are posted
+    one message ahead."""
     overlap: bool = True
     """With `virtual`: stages compute while messages are under way."""
     micro_batch_group: int | None = Field(default=None, ge=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,13 +17,20 @@ from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.cpu import adapt_megatron_to_cpu
 
 
+class Lanes(NamedTuple):
+    """Process groups of the pipeline's messages, (even senders, odd senders) each."""
+
+    forward: tuple[dist.ProcessGroup, dist.ProcessGroup]
+    backward: tuple[dist.ProcessGroup, dist.ProcessGroup]
+
+
 @dataclass(frozen=True)
 class Grid:
     """Degrees and groups; `groups` is megatron-core's collection.
 
-    `control` is a gloo group of all ranks for decisions that must agree (stop, skip, publish). `backward` is a
-    second group over the pipeline ranks: forward and backward each have their own, so that with two stages,
-    where the next rank is also the previous one, messages of the two directions cannot be taken for each other.
+    `control` is a gloo group of all ranks for decisions that must agree (stop, skip, publish). `lanes` are groups
+    over the pipeline ranks for messages between neighbours: two for each direction, which senders of even and of
+    odd rank use, so that what a rank sends and what it receives never share one.
     """
 
     parallel: ParallelConfig
@@ -30,7 +38,7 @@ class Grid:
     rank: int
     device: torch.device
     groups: ProcessGroupCollection
-    backward: dist.ProcessGroup
+    lanes: Lanes
     control: dist.ProcessGroup
 
     @property
@@ -54,6 +62,13 @@ class Grid:
     def is_loss_owner(self) -> bool:
         """One rank a replica that holds the loss: on the last stage, the first tensor rank."""
         return self.pipeline_rank == self.parallel.pipeline - 1 and self.tensor_rank == 0
+
+    def lane_groups(
+        self, lane: tuple[dist.ProcessGroup, dist.ProcessGroup], step: int
+    ) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        """The groups this rank sends and receives with on a lane on which messages move by `step` ranks."""
+        rank, pipeline = self.pipeline_rank, self.parallel.pipeline
+        return lane[rank % 2], lane[(rank - step) % pipeline % 2]
 
     def stages(self) -> list[int]:
         """The global stages of this rank, in the order of its chunks."""
@@ -100,21 +115,22 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
         rank=dist.get_rank(),
         device=device,
         groups=groups,
-        backward=_twin(groups.pp, timeout),
+        lanes=_lanes(groups.pp, timeout),
         control=dist.new_group(backend="gloo", timeout=timeout),
     )
 
 
-def _twin(group: dist.ProcessGroup, timeout: datetime.timedelta) -> dist.ProcessGroup:
-    """A second group with the members of `group`; every rank takes part in making every such group."""
+def _lanes(pipeline: dist.ProcessGroup, timeout: datetime.timedelta) -> Lanes:
+    """Four more groups with the members of `pipeline`; every rank takes part in making every such group."""
     members: list[list[int]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(members, dist.get_process_group_ranks(group))
-    mine = None
-    for ranks in sorted({tuple(ranks) for ranks in members}):
-        made = dist.new_group(list(ranks), timeout=timeout)
-        mine = made if dist.get_rank() in ranks else mine
-    assert mine is not None
-    return mine
+    dist.all_gather_object(members, dist.get_process_group_ranks(pipeline))
+
+    def twin() -> dist.ProcessGroup:
+        made = [dist.new_group(list(ranks), timeout=timeout) for ranks in sorted({tuple(ranks) for ranks in members})]
+        (mine,) = [group for group in made if group != dist.GroupMember.NON_GROUP_MEMBER]
+        return mine
+
+    return Lanes((twin(), twin()), (twin(), twin()))
 
 
 def stop_process_group() -> None:

@@ -1,97 +1,127 @@
 """One direction of the pipeline's traffic on one rank: messages to one neighbour, messages from the other.
 
-A lane has a process group of its own, so that with two ranks, where both neighbours are the same, messages of the
-two directions cannot be taken for each other; nothing relies on tags, which NCCL has not.
+What a rank sends and what it receives go through process groups of their own (`Grid.lanes`). So with two ranks,
+where both neighbours are the same, no message is taken for one of the other direction; nothing relies on tags, which
+NCCL has not; and no receive waits in a queue behind a send that waits for its peer.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
 
-
-@dataclass
-class Exchange:
-    """Tensors that go out and tensors that come in, in plan order. `sent` is told once the former have left."""
-
-    outgoing: Sequence[Tensor] = ()
-    incoming: Sequence[Tensor] = ()
-    sent: Callable[[Iterable[Tensor]], None] | None = None
-
-    @property
-    def outgoing_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.outgoing)
+from attnres_train.parallel.pool import BufferPool
+from attnres_train.parallel.schedule import Arrival
 
 
 @dataclass
 class Transfer:
-    """An exchange under way; keeps what is being sent alive until it has left."""
+    """Messages under way; keeps their memory until they are through, then tells `done`."""
 
-    sends: list[dist.Work] = field(default_factory=list)
-    receives: list[dist.Work] = field(default_factory=list)
-    exchange: Exchange = field(default_factory=Exchange)
+    works: list[dist.Work] = field(default_factory=list)
     messages: list[Tensor] = field(default_factory=list)
+    done: Callable[[], None] | None = None
 
-    def wait_received(self) -> None:
-        for work in self.receives:
+    def wait(self) -> None:
+        for work in self.works:
             work.wait()
-        self.receives = []
-
-    def wait_sent(self) -> None:
-        for work in self.sends:
-            work.wait()
-        self.sends, self.messages = [], []
-        exchange, self.exchange = self.exchange, Exchange()
-        if exchange.sent is not None:
-            exchange.sent(exchange.outgoing)
+        self.works, self.messages = [], []
+        done, self.done = self.done, None
+        if done is not None:
+            done()
 
 
-@dataclass(frozen=True)
-class Handle:
-    """What megatron-core's schedules wait on."""
+class Incoming(NamedTuple):
+    """A message on its way in, with the buffers it will fill."""
 
-    wait: Callable[[], None]
+    arrival: Arrival
+    tensors: tuple[Tensor, ...]
+    transfer: Transfer
 
 
 class Lane:
-    """Sends to `to_rank`, receives from `from_rank`; tensors are cut into messages of at most `chunk_bytes`."""
+    """Sends to `to_rank`, receives from `from_rank`.
 
-    def __init__(self, to_rank: int, from_rank: int, group: dist.ProcessGroup, chunk_bytes: int | None):
-        self.to_rank, self.from_rank, self.group, self.chunk_bytes = to_rank, from_rank, group, chunk_bytes
-        self._leaving = Transfer()
+    Tensors are cut into messages of at most `chunk_bytes`; at most `max_leaving` sends are under way.
+    """
 
-    def start(self, exchange: Exchange) -> Transfer:
-        """Begin `exchange`. At most one is still leaving when the next one starts to."""
-        outgoing = self._messages(exchange.outgoing)
-        operations = [dist.P2POp(dist.isend, message, self.to_rank, self.group) for message in outgoing]
-        operations += [
-            dist.P2POp(dist.irecv, message, self.from_rank, self.group) for message in self._messages(exchange.incoming)
-        ]
-        works = dist.batch_isend_irecv(operations) if operations else []
-        if len(works) == len(operations):
-            sends, receives = works[: len(outgoing)], works[len(outgoing) :]
-        else:  # NCCL joins a batch into one piece of work
-            sends, receives = works, works
-        transfer = Transfer(sends, receives, exchange, outgoing)
-        if outgoing:
-            self._leaving.wait_sent()
-            self._leaving = transfer
+    def __init__(
+        self,
+        to_rank: int,
+        from_rank: int,
+        groups: tuple[dist.ProcessGroup, dist.ProcessGroup],
+        chunk_bytes: int | None,
+        max_leaving: int,
+    ):
+        self.to_rank, self.from_rank = to_rank, from_rank
+        self.send_group, self.receive_group = groups
+        self.chunk_bytes, self.max_leaving = chunk_bytes, max_leaving
+        self._leaving: deque[Transfer] = deque()
+
+    def send(self, tensors: Sequence[Tensor], done: Callable[[], None] | None = None) -> Transfer:
+        """Begin to send `tensors` straight from where they are; `done` is told once they have left."""
+        messages = self._messages(tensors)
+        operations = [dist.P2POp(dist.isend, message, self.to_rank, self.send_group) for message in messages]
+        transfer = Transfer(dist.batch_isend_irecv(operations) if operations else [], messages, done)
+        self._leaving.append(transfer)
+        while len(self._leaving) > self.max_leaving:
+            self._leaving.popleft().wait()
         return transfer
+
+    def receive(self, tensors: Sequence[Tensor]) -> Transfer:
+        """Begin to receive into `tensors`, which are contiguous."""
+        messages = self._messages(tensors)
+        operations = [dist.P2POp(dist.irecv, message, self.from_rank, self.receive_group) for message in messages]
+        return Transfer(dist.batch_isend_irecv(operations) if operations else [], messages)
 
     def finish(self) -> None:
         """Until everything has left."""
-        self._leaving.wait_sent()
+        while self._leaving:
+            self._leaving.popleft().wait()
 
     def _messages(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Views of `tensors`, flat, each of at most `chunk_bytes`."""
-        messages = []
+        """`tensors` flat, as views, each cut at `chunk_bytes`."""
+        messages: list[Tensor] = []
         for tensor in tensors:
             flat = tensor.detach().contiguous().view(-1)
-            if self.chunk_bytes is None:
-                messages.append(flat)
-            else:
-                messages.extend(flat.split(max(1, self.chunk_bytes // tensor.element_size())))
+            elements = flat.numel() if self.chunk_bytes is None else self.chunk_bytes // tensor.element_size()
+            messages.extend(flat.split(max(1, elements)))
         return messages
+
+
+class Inbox:
+    """What a rank will receive on one lane, in planned order, `ahead` messages of it posted before they are asked for.
+
+    `slices` says of how many buffers of `pool` a message is.
+    """
+
+    def __init__(
+        self, lane: Lane, pool: BufferPool, order: Iterable[Arrival], slices: Callable[[Arrival], int], ahead: int
+    ):
+        self.lane, self.pool, self.slices, self.ahead = lane, pool, slices, ahead
+        self._expected = deque(order)
+        self._posted: deque[Incoming] = deque()
+        self._post()
+
+    def next(self) -> Incoming | None:
+        """The next message, under way; None where the plan knows of no more."""
+        if not self._posted:
+            self._post(1)
+        message = self._posted.popleft() if self._posted else None
+        self._post()
+        return message
+
+    def left(self) -> list[Arrival]:
+        """What was never asked for."""
+        return [*(message.arrival for message in self._posted), *self._expected]
+
+    def _post(self, least: int = 0) -> None:
+        while self._expected and len(self._posted) < max(self.ahead, least):
+            arrival = self._expected.popleft()
+            tensors = tuple(self.pool.take() for _ in range(self.slices(arrival)))
+            self._posted.append(Incoming(arrival, tensors, self.lane.receive(tensors)))

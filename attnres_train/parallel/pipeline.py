@@ -20,7 +20,6 @@ from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.transport import HistoryCommunicator, Outgoing
 from attnres_train.parallel.wire import WirePlan
 
-
 MIB = 2**20
 
 
@@ -68,7 +67,9 @@ class Pipeline:
         pool = BufferPool(slice_shape, dtype, grid.device, limit=4 * (plan.slices_max + 1))
         chunk_mib = grid.parallel.chunk_mib
         chunk_bytes = None if chunk_mib is None else chunk_mib * MIB
-        self.communicator = HistoryCommunicator(grid, config, plan, pool, chunk_bytes)
+        self.communicator = HistoryCommunicator(
+            grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=grid.parallel.eager
+        )
 
     def run(
         self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False
@@ -104,7 +105,10 @@ class Pipeline:
         """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
         micro_batch, batch = next(batches)
         role: StageRole = get_attr_wrapped_model(chunk, "role")
-        output = chunk(batch.tokens_BT.to(self.grid.device), batch.labels_BT.to(self.grid.device))
+        progress = None
+        if self.communicator.eager and role.stage + 1 < self.plan.num_stages:
+            progress = partial(self.communicator.progress, micro_batch, role.stage)
+        output = chunk(batch.tokens_BT.to(self.grid.device), batch.labels_BT.to(self.grid.device), progress)
         if isinstance(output, History):
             output = Outgoing(self.communicator.cache.depart(micro_batch, role.stage, output))
         else:

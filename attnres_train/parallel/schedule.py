@@ -26,6 +26,13 @@ class Turn(NamedTuple):
     visit: Visit
 
 
+class Arrival(NamedTuple):
+    """A message to come: of which micro-batch, for (or, of gradients, back to) which stage."""
+
+    micro_batch: int
+    stage: int
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A step of `micro_batches` over `pipeline` ranks of `virtual` chunks.
@@ -81,3 +88,18 @@ class Schedule:
             if position >= warmup:
                 yield Turn(False, next(backwards))
         yield from (Turn(False, visit) for visit in backwards)
+
+    def arrivals(self, rank: int) -> list[Arrival]:
+        """Histories in the order the previous rank sends them to `rank`.
+
+        Rank 0 is fed by the last rank, which visits chunk c to feed rank 0's chunk c + 1.
+        """
+        stages, previous = self.pipeline * self.virtual, (rank - 1) % self.pipeline
+        fed = [Arrival(m, c * self.pipeline + previous + 1) for m, c in self.forwards()]
+        return [arrival for arrival in fed if arrival.stage < stages]
+
+    def returns(self, rank: int) -> list[Arrival]:
+        """Gradients in the order the next rank returns them, by the stage of `rank` that they are for."""
+        following = (rank + 1) % self.pipeline
+        senders = [(m, c * self.pipeline + following) for m, c in self.backwards()]
+        return [Arrival(m, stage - 1) for m, stage in senders if stage > 0]
