@@ -17,9 +17,9 @@ from attnres_train.plan_memory import (
     MemoryPlan,
     StageParameters,
     stage_parameters,
-    wire_slice_bytes,
     worst_rank_memory,
 )
+from attnres_train.plan_wire import Traffic, plan_traffic
 
 _RATES_SHOWN = 10
 
@@ -33,18 +33,6 @@ class StagePlan:
     first_layer: int
     layers: int
     parameters: int
-
-
-@dataclass(frozen=True)
-class HopPlan:
-    """One crossing of one micro-batch in one direction, with its bytes on one tensor rank."""
-
-    from_stage: int
-    to_stage: int
-    sources: tuple[int, ...]
-    partial: bool
-    slices: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -82,26 +70,12 @@ class Plan:
     flops_per_step: float
     bubble_fraction: float
     learning_rates: tuple[float, ...]
-    hops: tuple[HopPlan, ...]
-    slices_standard: int
+    wire: Traffic
     memory: MemoryPlan
 
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch_size * self.sequence_length
-
-    @property
-    def slices_total(self) -> int:
-        return sum(hop.slices for hop in self.hops)
-
-    @property
-    def slices_max(self) -> int:
-        return max((hop.slices for hop in self.hops), default=0)
-
-    @property
-    def bytes_total(self) -> int:
-        """Bytes of one micro-batch in one direction, over all hops, on one tensor rank."""
-        return sum(hop.bytes for hop in self.hops)
 
 
 def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | None = None) -> Plan:
@@ -135,8 +109,7 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
         flops_per_step=flops_per_token * training.global_batch_size * training.sequence_length,
         bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, micro_batches),
         learning_rates=_first_rates(config),
-        hops=_hops(wire, wire_slice_bytes(config)),
-        slices_standard=wire.slices_standard,
+        wire=plan_traffic(config, wire, micro_batches, data),
         memory=worst_rank_memory(config, padded, wire, micro_batches, data),
     )
 
@@ -162,32 +135,14 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "flops_per_step": plan.flops_per_step,
         "bubble_fraction": plan.bubble_fraction,
         "learning_rates": list(plan.learning_rates),
-        "wire": {
-            "hops": [_hop_json(hop) for hop in plan.hops],
-            "slices_total": plan.slices_total,
-            "slices_max": plan.slices_max,
-            "slices_standard": plan.slices_standard,
-            "bytes_total": plan.bytes_total,
-        },
+        "wire": plan.wire.as_json(),
         "memory_gib": memory | {"total": plan.memory.total / GIB},
         "memory_rank": plan.memory.rank,
     }
 
 
-def _hop_json(hop: HopPlan) -> dict[str, Any]:
-    return {
-        "from": hop.from_stage,
-        "to": hop.to_stage,
-        "sources": list(hop.sources),
-        "partial": hop.partial,
-        "slices": hop.slices,
-        "bytes": hop.bytes,
-    }
-
-
 def _per_rank(parameters: tuple[StageParameters, ...], wire: WirePlan, tensor: int) -> tuple[int, ...]:
-    chunks = [parameters[rank :: wire.pipeline] for rank in range(wire.pipeline)]
-    return tuple(sum(stage.held(tensor) for stage in stages) for stages in chunks)
+    return tuple(sum(parameters[s].held(tensor) for s in wire.stages_of(rank)) for rank in range(wire.pipeline))
 
 
 def _stages(parameters: tuple[StageParameters, ...], wire: WirePlan) -> tuple[StagePlan, ...]:
@@ -199,13 +154,6 @@ def _stages(parameters: tuple[StageParameters, ...], wire: WirePlan) -> tuple[St
             parameters=parameters[stage].counted,
         )
         for stage, layers in enumerate(wire.layers_per_stage)
-    )
-
-
-def _hops(wire: WirePlan, bytes_per_slice: int) -> tuple[HopPlan, ...]:
-    return tuple(
-        HopPlan(hop.from_stage, hop.to_stage, hop.sources, hop.partial, hop.slices, hop.slices * bytes_per_slice)
-        for hop in wire.hops()
     )
 
 

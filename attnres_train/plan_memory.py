@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.model.size import embedding_parameters, layer_parameters, reader_parameters
+from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan, slice_bytes
 
 GIB = 2**30
@@ -45,8 +46,8 @@ class StageParameters:
 class MemoryPlan:
     """Bytes of the pipeline rank that needs most, by kind; the tensor and data ranks beside it need the same.
 
-    `depth_history` is what arrived over the wire and waits for its backward, with the gradients of one visit;
-    sources made on the rank itself are among `activations`.
+    `depth_history` is what arrived over the wire and waits for its backward, with the gradients of one visit and
+    those that wait for an earlier stage's; sources made on the rank itself are among `activations`.
     """
 
     rank: int
@@ -72,6 +73,8 @@ class _Visit:
 
     activations: int
     history: int
+    owed: int
+    """Gradients that stand from that backward to the one of the rank's stage before."""
 
 
 def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) -> tuple[StageParameters, ...]:
@@ -100,14 +103,22 @@ def worst_rank_memory(
     """The pipeline rank with the largest total."""
     parameters = stage_parameters(config, padded_vocabulary, wire)
     visits = [_visit(config, padded_vocabulary, wire, stage) for stage in range(wire.num_stages)]
+    schedule = schedule_of(config, micro_batches)
     plans = []
     for rank in range(wire.pipeline):
-        mine = range(rank, wire.num_stages, wire.pipeline)
-        peak = _peak([visits[s] for s in mine], wire.pipeline, rank, micro_batches)
+        mine = wire.stages_of(rank)
+        activations, history = _at_peak([visits[stage] for stage in mine], schedule, rank)
         returning = max(_returning_bytes(config, wire, stage) for stage in mine)
         state = _state_bytes(config, [parameters[s] for s in mine], data)
-        plans.append(MemoryPlan(rank, *state, activations=peak.activations, depth_history=peak.history + returning))
+        plans.append(MemoryPlan(rank, *state, activations=activations, depth_history=history + returning))
     return max(plans, key=lambda plan: plan.total)
+
+
+def schedule_of(config: RunConfig, micro_batches: int) -> Schedule:
+    """The schedule of a step; it repeats after every group, so a few groups show the peak of any number."""
+    parallel = config.parallel
+    group = parallel.micro_batch_group or parallel.pipeline
+    return Schedule(parallel.pipeline, parallel.virtual, min(micro_batches, 4 * group), group)
 
 
 def element_bytes(config: RunConfig) -> int:
@@ -177,7 +188,8 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
     shards = parallel.tensor if parallel.sequence else 1
     tokens = training.sequence_length * training.micro_batch_size
     activations = tokens * (whole_bytes // shards + divided_bytes // parallel.tensor)
-    return _Visit(activations, _received(wire, stage) * wire_slice_bytes(config))
+    one_slice = wire_slice_bytes(config)
+    return _Visit(activations, wire.received_slices(stage) * one_slice, wire.owed_slices(stage) * one_slice)
 
 
 def _depth_scalars(wire: WirePlan, stage: int) -> int:
@@ -186,37 +198,17 @@ def _depth_scalars(wire: WirePlan, stage: int) -> int:
     return sum(per_source * wire.layout.reads(reader).count + 1 for reader in wire.readers(stage))
 
 
-def _received(wire: WirePlan, stage: int) -> int:
-    return wire.hop_into(stage).slices if stage > 0 else 0
-
-
 def _returning_bytes(config: RunConfig, wire: WirePlan, stage: int) -> int:
     """Gradients of the history in one backward visit: those that came back, and those that go on."""
-    came_back = _received(wire, stage + 1) if stage + 1 < wire.num_stages else 0
-    return (came_back + _received(wire, stage)) * wire_slice_bytes(config)
+    came_back = wire.hop_into(stage + 1).slices_back if stage + 1 < wire.num_stages else 0
+    go_on = wire.hop_into(stage).slices_back if stage else 0
+    return (came_back + go_on) * wire_slice_bytes(config)
 
 
-def _peak(visits: Sequence[_Visit], pipeline: int, rank: int, micro_batches: int) -> _Visit:
-    """The most that is kept at once on a rank whose chunks keep `visits`, under megatron-core's schedules.
-
-    Follows the schedule: warm-up forwards, then a forward and a backward in turn. It repeats after every
-    `pipeline` micro-batches, so a few such groups show the peak of any number.
-    """
-    chunks = len(visits)
-    shown = min(micro_batches, 4 * pipeline)
-    order = [
-        (micro_batch, chunk)
-        for group in range(0, shown, pipeline)
-        for chunk in range(chunks)
-        for micro_batch in range(group, min(group + pipeline, shown))
-    ]
-    warmup = pipeline - rank - 1 if chunks == 1 else 2 * (pipeline - rank - 1) + (chunks - 1) * pipeline
-    kept, peak = _Visit(0, 0), _Visit(0, 0)
-    for position, (_, chunk) in enumerate(order):
-        kept = _Visit(kept.activations + visits[chunk].activations, kept.history + visits[chunk].history)
-        if kept.activations + kept.history > peak.activations + peak.history:
-            peak = kept
-        if position >= warmup:
-            done = visits[chunks - 1 - order[position - warmup][1]]
-            kept = _Visit(kept.activations - done.activations, kept.history - done.history)
-    return peak
+def _at_peak(visits: Sequence[_Visit], schedule: Schedule, rank: int) -> tuple[int, int]:
+    """Bytes of activations and of history at the moment when a rank whose chunks keep `visits` has most."""
+    kept = [visit.activations + visit.history for visit in visits]
+    standing = schedule.at_peak(rank, kept, [visit.owed for visit in visits])
+    activations = sum(n * visit.activations for n, visit in zip(standing.in_flight, visits, strict=True))
+    history = sum(n * visit.history for n, visit in zip(standing.in_flight, visits, strict=True))
+    return activations, history + sum(n * visit.owed for n, visit in zip(standing.owing, visits, strict=True))

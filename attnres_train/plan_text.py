@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnres_train.plan import HopPlan, Plan, StagePlan
+from attnres_train.parallel.wire import Hop
+from attnres_train.plan import Plan, StagePlan
 from attnres_train.plan_memory import GIB
 
 _MIB = 2**20
@@ -25,7 +26,7 @@ def plan_text(plan: Plan, title: str) -> str:
         ),
         ("first rates", _rates(plan)),
     ]
-    facts += [("wire", _wire(plan)), ("bubble", _bubble(plan))] if plan.hops else []
+    facts += [("wire", _wire(plan)), ("", _kept(plan)), ("bubble", _bubble(plan))] if plan.wire.plan.hops() else []
     facts += [("memory", _memory(plan)), ("", _memory_kinds(plan))]
     return "\n".join([title, "", *table(facts, indent=2), "", *_stage_table(plan)])
 
@@ -78,10 +79,22 @@ def _rates(plan: Plan) -> str:
 
 
 def _wire(plan: Plan) -> str:
+    wire, traffic = plan.wire.plan, plan.wire
+    back = "" if wire.slices_back_total == wire.slices_total else f" ({wire.slices_back_total} back)"
     return (
-        f"{counted(plan.slices_total, 'slice')}, {_mib(plan.bytes_total)} MiB a micro-batch and direction, "
-        f"widest hop {plan.slices_max}; the standard residual sends {plan.slices_standard}"
+        f"{counted(wire.slices_total, 'slice')}{back}, {_mib(traffic.bytes_total)} MiB a micro-batch and direction, "
+        f"widest hop {wire.slices_max}; the standard residual sends {wire.slices_standard}"
     )
+
+
+def _kept(plan: Plan) -> str:
+    fullest = max(plan.wire.ranks, key=lambda rank: rank.kept_slices)
+    kept = (
+        f"{counted(fullest.kept_slices, 'slice')}, {_mib(fullest.kept_bytes)} MiB kept at once on rank {fullest.rank}"
+    )
+    if not plan.wire.plan.layout.has_sources:
+        return kept
+    return kept + ("; a rank keeps what it has seen" if plan.wire.plan.cache else "; the whole prefix on every hop")
 
 
 def _bubble(plan: Plan) -> str:
@@ -106,9 +119,9 @@ def _memory_unit(plan: Plan) -> tuple[int, str]:
 
 def _stage_table(plan: Plan) -> list[str]:
     rows = [("stage", "rank", "chunk", "layers", "parameters", "receives", "MiB")]
-    hops: list[HopPlan | None] = [None, *plan.hops]
+    hops: list[Hop | None] = [None, *plan.wire.plan.hops()]
     for number, (stage, hop) in enumerate(zip(plan.stages, hops, strict=True)):
-        received = ("tokens", "") if hop is None else (_received(hop), _mib(hop.bytes))
+        received = ("tokens", "") if hop is None else (_received(hop), _mib(hop.slices * plan.wire.slice_bytes))
         cells = (str(number), str(stage.rank), str(stage.chunk), _layers(stage), f"{stage.parameters:,}")
         rows.append((*cells, *received))
     return table(rows, indent=2, right=(0, 1, 2, 4, 6))
@@ -120,10 +133,17 @@ def _layers(stage: StagePlan) -> str:
     return f"{stage.layers} ({numbers})" if stage.layers else "0"
 
 
-def _received(hop: HopPlan) -> str:
+def _received(hop: Hop) -> str:
     sources = hop.sources
-    parts = [f"source {sources[0]}" if len(sources) == 1 else f"sources {sources[0]}-{sources[-1]}"] if sources else []
-    return " + ".join(parts + (["partial"] if hop.partial else []))
+    parts = [f"source {_ranges(sources)}" if len(sources) == 1 else f"sources {_ranges(sources)}"] if sources else []
+    return " + ".join(parts + (["partial"] if hop.partial else [])) or "nothing"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`0-2, 5` of 0, 1, 2, 5."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
 def counted(number: int, noun: str) -> str:

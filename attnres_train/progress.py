@@ -39,3 +39,5 @@ class StepReport:
     stop_requested: bool
     data_seconds: float
     """Time this rank spent reading samples."""
+    kept_bytes: int = 0
+    """The most of the depth history that this rank kept at once."""

@@ -75,6 +75,13 @@ def _grid(config: RunConfig) -> Iterator[Problem]:
     if parallel.virtual > 1 and parallel.pipeline == 1:
         message = f"{parallel.virtual}, but parallel.pipeline = 1: chunks interleave over two ranks or more"
         yield Problem("parallel.virtual", message, "set parallel.virtual = 1, or parallel.pipeline to 2 or more")
+    group = parallel.micro_batch_group
+    if group is not None and parallel.virtual == 1:
+        message = f"{group}, but parallel.virtual = 1: groups take turns between the stages of a rank"
+        yield Problem("parallel.micro_batch_group", message, "remove it, or set parallel.virtual to 2 or more")
+    elif group is not None and group < parallel.pipeline:
+        message = f"{group} is less than parallel.pipeline = {parallel.pipeline}: a group must fill the pipeline"
+        yield Problem("parallel.micro_batch_group", message, f"write {parallel.pipeline} or more, or remove it")
     for key, degree in (("parallel.context", parallel.context), ("parallel.expert", parallel.expert)):
         if degree > 1:
             what = key.rpartition(".")[2]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from attnres_train.config.nearest import join_or, nearest_multiples
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem
+from attnres_train.parallel.schedule import Schedule
 
 
 def check_batch(config: RunConfig, world_size: int | None) -> list[Problem]:
@@ -71,8 +73,8 @@ def _pipeline(config: RunConfig, data: int, count: int, valid: str) -> Iterator[
     """`count` micro-batches against the pipeline.
 
     Fewer micro-batches than pipeline ranks never fill the pipeline: our rule. With virtual stages it is
-    megatron-core's: its interleaved schedule runs them in groups of `pipeline` and refuses fewer, or a last
-    group that is not whole.
+    megatron-core's: its interleaved schedule runs them in groups and refuses a last group that is shorter than the
+    pipeline.
     """
     training, parallel = config.training, config.parallel
     made = (
@@ -83,16 +85,29 @@ def _pipeline(config: RunConfig, data: int, count: int, valid: str) -> Iterator[
     if count < parallel.pipeline:
         message = f"{made}, fewer than parallel.pipeline = {parallel.pipeline} stages"
         yield Problem("training.global_batch_size", message, remedy)
-    elif parallel.virtual > 1 and count % parallel.pipeline:
-        message = (
-            f"{made}, no multiple of parallel.pipeline = {parallel.pipeline}, "
-            f"which the interleaved schedule needs (parallel.virtual = {parallel.virtual})"
-        )
+    elif not _runs(config, count):
+        group = parallel.micro_batch_group
+        if group is None:
+            rule = f"no multiple of parallel.pipeline = {parallel.pipeline}, which the interleaved schedule needs"
+        else:
+            rule = (
+                f"{count % group} of them in the last group of parallel.micro_batch_group = {group}: the interleaved "
+                f"schedule needs at least parallel.pipeline = {parallel.pipeline}"
+            )
+        message = f"{made}, {rule} (parallel.virtual = {parallel.virtual})"
         yield Problem("training.global_batch_size", message, remedy)
+
+
+def _runs(config: RunConfig, count: int) -> bool:
+    """Whether `count` micro-batches fill the pipeline in every group."""
+    parallel = config.parallel
+    schedule = Schedule(parallel.pipeline, parallel.virtual, count, parallel.micro_batch_group)
+    return count >= parallel.pipeline and schedule.is_valid
 
 
 def _nearest_global_sizes(config: RunConfig, data: int) -> list[int]:
     """Global sizes next to the stated one that meet every rule here, accumulation left free."""
-    share, parallel = config.training.micro_batch_size * data, config.parallel
-    unit = share * (parallel.pipeline if parallel.virtual > 1 else 1)
-    return nearest_multiples(config.training.global_batch_size, unit, least=share * parallel.pipeline)
+    share, whole = config.training.micro_batch_size * data, config.training.global_batch_size
+    lower = next((count for count in range(whole // share, 0, -1) if _runs(config, count)), None)
+    upper = next(count for count in itertools.count(whole // share + 1) if _runs(config, count))
+    return [count * share for count in (lower, upper) if count is not None]

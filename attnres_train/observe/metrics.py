@@ -25,6 +25,14 @@ class Timing:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Peaks:
+    """Of the fullest rank each: memory of the device where there is one, else of the process; depth history kept."""
+
+    memory_gib: float
+    kept_bytes: int
+
+
 def step_metrics(
     state: TrainState,
     report: StepReport,
@@ -32,7 +40,7 @@ def step_metrics(
     *,
     flops_per_token: float,
     devices: int,
-    peak_gib: float,
+    peaks: Peaks,
 ) -> dict[str, float]:
     """Tags and values of one training step; rates are over the steps since the last logged one."""
     tokens_per_second = timing.tokens / timing.seconds
@@ -46,19 +54,20 @@ def step_metrics(
         "throughput/model_tflops_per_device": tokens_per_second * flops_per_token / devices / 1e12,
         "time/step_seconds": timing.seconds / timing.steps,
         "time/data_seconds": timing.data_seconds / timing.steps,
-        "memory/peak_gib": peak_gib,
+        "memory/peak_gib": peaks.memory_gib,
         "pipeline/forward_bytes": report.forward_bytes,
         "pipeline/backward_bytes": report.backward_bytes,
+        "pipeline/kept_bytes": peaks.kept_bytes,
     }
 
 
-def peak_memory_gib(grid: Grid) -> float:
-    """Peak memory of the fullest rank: of the device where there is one, else of the process. A collective."""
+def peaks_of_ranks(grid: Grid, kept_bytes: int) -> Peaks:
+    """Peaks over the ranks, of which each gives its own. A collective."""
     if grid.device.type == "cuda":
         mine = torch.cuda.max_memory_allocated(grid.device) / GIB
     else:
         unit_bytes = 1 if sys.platform == "darwin" else 1024
         mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / GIB
-    peak = torch.tensor(mine, dtype=torch.float64)
-    dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=grid.control)
-    return peak.item()
+    peaks = torch.tensor([mine, kept_bytes], dtype=torch.float64)
+    dist.all_reduce(peaks, op=dist.ReduceOp.MAX, group=grid.control)
+    return Peaks(peaks[0].item(), int(peaks[1].item()))

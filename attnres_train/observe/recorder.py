@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.observe.console import CONSOLE, step_line
-from attnres_train.observe.metrics import Timing, peak_memory_gib, step_metrics
+from attnres_train.observe.metrics import Timing, peaks_of_ranks, step_metrics
 from attnres_train.observe.sinks import JsonlSink, Sink, TensorBoardSink
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
@@ -39,7 +39,7 @@ class Recorder:
             self._record_samples(state.step, sample_ids)
         if state.step % self.config.observe.log_interval_steps and not last:
             return
-        peak_gib = peak_memory_gib(self.grid)
+        peaks = peaks_of_ranks(self.grid, report.kept_bytes)
         seconds = time.perf_counter() - self._since
         timing = Timing(seconds, self._data_seconds, state.step - self._logged.step, state.tokens - self._logged.tokens)
         values = step_metrics(
@@ -48,7 +48,7 @@ class Recorder:
             timing,
             flops_per_token=self.flops_per_token,
             devices=self.grid.world_size,
-            peak_gib=peak_gib,
+            peaks=peaks,
         )
         self._write(state, values)
         steps = self.config.training.steps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
@@ -19,6 +20,10 @@ class BufferPool:
         self.slice_shape, self.dtype, self.device, self.limit = slice_shape, dtype, device, limit
         self._free: list[Tensor] = []
         self._lent: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+
+    @property
+    def slice_bytes(self) -> int:
+        return math.prod(self.slice_shape) * self.dtype.itemsize
 
     def take(self) -> Tensor:
         """A buffer of undefined content."""

@@ -7,7 +7,7 @@ there are ranks behind it, then a forward and a backward in turn. Interleaved (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +24,17 @@ class Turn(NamedTuple):
 
     forward: bool
     visit: Visit
+
+
+class Standing(NamedTuple):
+    """Micro-batches of which something stands on a rank, by chunk.
+
+    `in_flight`: their forward is done, not their backward. `owing`: their backward on the chunk is done, not that on
+    the chunk before it.
+    """
+
+    in_flight: tuple[int, ...]
+    owing: tuple[int, ...]
 
 
 class Arrival(NamedTuple):
@@ -103,3 +114,25 @@ class Schedule:
         following = (rank + 1) % self.pipeline
         senders = [(m, c * self.pipeline + following) for m, c in self.backwards()]
         return [Arrival(m, stage - 1) for m, stage in senders if stage > 0]
+
+    def at_peak(self, rank: int, kept: Sequence[int], owed: Sequence[int] | None = None) -> Standing:
+        """What stands on `rank` when it weighs most: `kept[c]` a micro-batch in flight on chunk c, `owed[c]` owing."""
+        owed = [0] * self.virtual if owed is None else owed
+        in_flight, owing = [0] * self.virtual, [0] * self.virtual
+        heaviest, peak = -1, Standing(tuple(in_flight), tuple(owing))
+        for forward, (_, chunk) in self.turns(rank):
+            if forward:
+                in_flight[chunk] += 1
+            else:
+                in_flight[chunk] -= 1
+                owing[chunk] += chunk > 0
+                if chunk + 1 < self.virtual:
+                    owing[chunk + 1] -= 1
+            weight = _weight(in_flight, kept) + _weight(owing, owed)
+            if weight > heaviest:
+                heaviest, peak = weight, Standing(tuple(in_flight), tuple(owing))
+        return peak
+
+
+def _weight(counts: Sequence[int], each: Sequence[int]) -> int:
+    return sum(count * weight for count, weight in zip(counts, each, strict=True))

@@ -13,7 +13,7 @@ Seams (megatron-core 0.16.1): `forward_backward_func(p2p_communicator=, pg_colle
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -76,10 +76,11 @@ class Received:
 
 @dataclass
 class Traffic:
-    """Bytes that this rank has sent, by direction."""
+    """Bytes that this rank has sent, by direction, and the most of the depth history that it has kept at once."""
 
     forward_bytes: int = 0
     backward_bytes: int = 0
+    kept_bytes: int = 0
 
 
 class HistoryCommunicator(P2PCommunicator):
@@ -111,11 +112,14 @@ class HistoryCommunicator(P2PCommunicator):
         self.backward = Lane(self.prev_rank, self.next_rank, backward, chunk_bytes, leaving)
         self._arrivals, self._returns = self._inboxes([], [])
 
+    def schedule(self, num_micro_batches: int) -> Schedule:
+        """The order that megatron-core will follow."""
+        group = self.config.microbatch_group_size_per_vp_stage
+        return Schedule(self.plan.pipeline, self.plan.virtual, num_micro_batches, group)
+
     def begin(self, num_micro_batches: int, forward_only: bool) -> None:
         """Called before each run of a schedule: the order in which messages will arrive here."""
-        group = self.config.microbatch_group_size_per_vp_stage
-        schedule = Schedule(self.plan.pipeline, self.plan.virtual, num_micro_batches, group)
-        rank = self.grid.pipeline_rank
+        schedule, rank = self.schedule(num_micro_batches), self.grid.pipeline_rank
         self._arrivals, self._returns = self._inboxes(
             schedule.arrivals(rank), [] if forward_only else schedule.returns(rank)
         )
@@ -134,9 +138,9 @@ class HistoryCommunicator(P2PCommunicator):
         self.cache.clear()
 
     def take_traffic(self) -> Traffic:
-        """Bytes sent by this rank since this was last asked."""
+        """What this rank has sent and kept since this was last asked."""
         taken, self.traffic = self.traffic, Traffic()
-        return taken
+        return replace(taken, kept_bytes=self.cache.take_peak_slices() * self.pool.slice_bytes)
 
     def progress(self, micro_batch: int, stage: int, history: History) -> None:
         """The history of a stage that still computes: what it owes the next one and is complete can go."""

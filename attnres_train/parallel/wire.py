@@ -159,6 +159,17 @@ class WirePlan:
         """Slices that stand on the rank of `stage` from its forward to its backward because it received them."""
         return self.hop_into(stage).slices if stage else 0
 
+    def kept_slices(self, stage: int) -> int:
+        """Those, and the sources that `stage` made itself."""
+        return self.received_slices(stage) + len(self.made_on(stage))
+
+    def owed_slices(self, stage: int) -> int:
+        """Gradients of kept sources that wait on the rank after the backward of `stage` for an earlier stage's."""
+        if self.exact_gradients:
+            return 0
+        kept = self.kept_on(self.rank_of(stage))
+        return sum(entry.opened < stage <= entry.last_reader for entry in kept)
+
     @property
     def slices_total(self) -> int:
         """Slices of one micro-batch forward, over all hops."""

@@ -44,6 +44,7 @@ def train_step(
         backward_bytes=agreed.backward_bytes,
         stop_requested=agreed.stop_requested,
         data_seconds=data_seconds,
+        kept_bytes=traffic.kept_bytes,
     )
     samples = config.training.global_batch_size
     return state.after(samples=samples, tokens=report.tokens, applied=report.applied), report, batches

@@ -116,7 +116,7 @@ def test_plan_prints_what_outside_checks_rely_on(tmp_path: Path, capsys) -> None
     assert found["tokens_per_step"] == 256 and found["steps"] == 20
     assert len(found["learning_rates"]) == 10
     wire = found["wire"]
-    assert set(wire["hops"][0]) == {"from", "to", "sources", "partial", "slices", "bytes"}
+    assert set(wire["hops"][0]) == {"from", "to", "sources", "partial", "slices", "bytes", "returned", "bytes_back"}
     assert wire["slices_total"] == wire["slices_max"] == sum(hop["slices"] for hop in wire["hops"])
     assert wire["slices_standard"] == 1
     kinds = {"weights", "gradients", "masters", "moments", "activations", "depth_history"}

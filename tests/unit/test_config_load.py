@@ -105,12 +105,8 @@ def test_the_remedy_of_a_wrong_text_is_as_near_as_can_be(tmp_path: Path, flag: s
     ("flag", "key"),
     [
         ("--engine.kind=deepspeed", "engine.kind"),
-        ("--parallel.history_cache=on", "parallel.history_cache"),
         ("--parallel.context=2", "parallel.context"),
         ("--parallel.expert=2", "parallel.expert"),
-        ("--parallel.chunk_mib=4", "--parallel.chunk_mib"),
-        ("--parallel.exact_gradients=true", "--parallel.exact_gradients"),
-        ("--parallel.eager=true", "--parallel.eager"),
     ],
 )
 def test_what_this_version_does_not_have_is_refused_in_words(tmp_path: Path, flag: str, key: str) -> None:

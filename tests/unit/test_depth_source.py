@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attnres_train.depth.aggregation import aggregate_sources, normalise
-from attnres_train.depth.history import History, Slices
+from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.mix import Norm
 from attnres_train.depth.source import GradientBuffer, Source
@@ -94,16 +94,33 @@ def test_history_numbers_its_sources_and_never_changes() -> None:
     after = start.add(torch.ones(2, 1, 3), False).add(torch.ones(2, 1, 3), True)
     assert list(start.sources) == [0] and start.partial is None
     assert list(after.sources) == [0, 1] and after.sources[1].value.eq(2).all()
-    received = History.received(Slices((after.sources[0].value, after.sources[1].value), None), (0, 5))
-    assert list(received.sources) == [0, 5]
     with pytest.raises(AssertionError, match="the history has none"):
         after.read(layout.reads(3))
 
 
-def test_sending_a_history_is_one_more_reader() -> None:
-    leaf = torch.ones(2, 1, 3, requires_grad=True)
-    history = History.start(leaf * 1, DepthLayout(2, "full", 1))
-    sent = history.to_send((0,))
-    local = history.sources[0].tap().sum()
-    torch.autograd.backward([*sent.all, local], [torch.full((2, 1, 3), 4.0), torch.ones(())])
-    assert leaf.grad.eq(5).all()
+def test_a_leaf_keeps_its_gradient_and_shares_its_buffer() -> None:
+    tensor = torch.ones(2, 1, 3)
+    first = Source.leaf(tensor)
+    again = Source.leaf(first.value, first.gradient)
+    total = first.tap().sum() + 2 * again.tap().sum()
+    total.backward()
+    assert first.gradient is not None and first.gradient.deposits == 2
+    taken = first.gradient.take()
+    assert taken is not None and taken.eq(3).all()
+    assert first.value.grad is None and again.value.grad is None and tensor.grad is None
+
+
+def test_an_owned_gradient_is_added_into_and_a_lent_one_never() -> None:
+    for owned in (True, False):
+        leaf, sent = Source.leaf(torch.ones(3)), torch.full((3,), 4.0)
+        local, tap = leaf.tap().sum(), leaf.tap(owns_gradient=owned)  # the last consumer is the first in backward
+        torch.autograd.backward([local, tap], [torch.ones(()), sent])
+        assert leaf.gradient is not None
+        taken = leaf.gradient.take()
+        assert taken is not None and taken.eq(5).all()
+        assert (taken is sent) == owned and sent.eq(5 if owned else 4).all()
+
+
+def test_a_leaf_wants_no_gradient_in_evaluation() -> None:
+    with torch.no_grad():
+        assert Source.leaf(torch.ones(3)).gradient is None

@@ -178,16 +178,43 @@ def test_hops_name_sources_partial_and_bytes_of_one_rank(tmp_path: Path) -> None
         "partial": True,
         "slices": 3,
         "bytes": 3 * slice_of_one_rank,
+        "returned": [0, 1],
+        "bytes_back": 3 * slice_of_one_rank,
     }
 
 
-def test_published_wire_totals_come_out_of_the_published_configs() -> None:
+@pytest.mark.parametrize(
+    ("cache", "wanted"),
+    [
+        ("off", {"kimi-linear-48b-like": (8, 44, 9), "llama-8b-block": (7, 35, 8), "k3-like": (31, 167, 9)}),
+        ("on", {"kimi-linear-48b-like": (8, 17, 3), "llama-8b-block": (7, 21, 4), "k3-like": (31, 77, 3)}),
+    ],
+)
+def test_published_wire_totals_come_out_of_the_published_configs(
+    cache: str, wanted: dict[str, tuple[int, int, int]]
+) -> None:
     even = {"kimi-linear-48b-like": [3] * 9, "llama-8b-block": [4] * 8, "k3-like": [3] * 29 + [2] * 3}
-    wanted = {"kimi-linear-48b-like": (8, 44, 9), "llama-8b-block": (7, 35, 8), "k3-like": (31, 167, 9)}
     for name, split in even.items():
-        path = PUBLISHED / f"{name}.toml"
-        found = as_json(plan(load(path, flags(parallel__layers_per_stage=split)).config))["wire"]
+        settings = flags(parallel__layers_per_stage=split, parallel__history_cache=cache)
+        found = as_json(plan(load(PUBLISHED / f"{name}.toml", settings).config))["wire"]
         assert (found["slices_standard"], found["slices_total"], found["slices_max"]) == wanted[name]
+        assert found["slices_back_total"] == found["slices_total"]
+
+
+def test_exact_gradients_return_the_whole_prefix() -> None:
+    settings = flags(parallel__exact_gradients="true")
+    found = as_json(plan(load(PUBLISHED / "k3-like.toml", settings).config))["wire"]
+    assert (found["slices_total"], found["slices_back_total"], found["slices_whole_prefix"]) == (77, 167, 167)
+
+
+def test_a_step_sends_what_its_hops_send_times_micro_batches_tensor_ranks_and_replicas(tmp_path: Path) -> None:
+    settings = flags(parallel__pipeline=2, parallel__virtual=2, parallel__tensor=2, model__num_layers=8)
+    found = as_json(plan(small(tmp_path, *settings, *flags(training__global_batch_size=16)), 8))
+    wire = found["wire"]
+    assert found["micro_batches"] == 4
+    assert wire["step_forward_bytes"] == wire["bytes_total"] * 4 * 2 * 2
+    assert sum(rank["forward_bytes"] for rank in wire["ranks"]) == wire["bytes_total"]
+    assert sum(rank["backward_bytes"] for rank in wire["ranks"]) == wire["bytes_back_total"]
 
 
 def test_the_published_parameter_count_of_llama_3_8b_comes_out() -> None:

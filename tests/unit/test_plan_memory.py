@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
+from attnres_train.parallel.schedule import Schedule
 from attnres_train.plan import plan
-from attnres_train.plan_memory import _peak, _Visit
+from attnres_train.plan_memory import _at_peak, _Visit
 from tests.unit.config_files import flags, small
 
 
@@ -75,36 +76,55 @@ def peak_by_simulation(visits: list[_Visit], pipeline: int, rank: int, micro_bat
     warmup = min(warmup, len(table))
     backwards = iter(table)
     kept = peak = 0
+
+    def back(chunk: int) -> int:
+        visit = visits[chunk]
+        settled = visits[chunk + 1].owed if chunk + 1 < chunks else 0
+        return (visit.owed if chunk else 0) - settled - visit.activations - visit.history
+
     for position, (_, chunk) in enumerate(table):
         kept += visits[chunk].activations + visits[chunk].history
         peak = max(peak, kept)
         if position >= warmup:
-            done = visits[chunks - 1 - next(backwards)[1]]
-            kept -= done.activations + done.history
+            kept += back(chunks - 1 - next(backwards)[1])
+            peak = max(peak, kept)
+    for _, chunk in backwards:
+        kept += back(chunks - 1 - chunk)
+        peak = max(peak, kept)
+    assert kept == 0
     return peak
 
 
 @settings(deadline=None)
 @given(
     pipeline=st.integers(1, 5),
-    costs=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=4),
+    costs=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=4),
     groups=st.integers(1, 9),
     extra=st.integers(0, 3),
     data=st.data(),
 )
 def test_the_peak_is_that_of_the_whole_schedule(
-    pipeline: int, costs: list[tuple[int, int]], groups: int, extra: int, data: st.DataObject
+    pipeline: int, costs: list[tuple[int, int, int]], groups: int, extra: int, data: st.DataObject
 ) -> None:
     if pipeline == 1:
         costs = costs[:1]
     rank = data.draw(st.integers(0, pipeline - 1))
     micro_batches = groups * pipeline + (extra % pipeline if len(costs) == 1 else 0)
     visits = [_Visit(*cost) for cost in costs]
-    peak = _peak(visits, pipeline, rank, micro_batches)
-    assert peak.activations + peak.history == peak_by_simulation(visits, pipeline, rank, micro_batches)
+    shown = Schedule(pipeline, len(costs), min(micro_batches, 4 * pipeline))
+    assert sum(_at_peak(visits, shown, rank)) == peak_by_simulation(visits, pipeline, rank, micro_batches)
 
 
 def test_1f1b_keeps_as_many_micro_batches_as_stages_lie_ahead() -> None:
-    visits = [_Visit(10, 1)]
-    peaks = [_peak(visits, pipeline=4, rank=rank, micro_batches=100) for rank in range(4)]
-    assert peaks == [_Visit(10 * n, n) for n in (4, 3, 2, 1)]
+    peaks = [_at_peak([_Visit(10, 1, 0)], Schedule(4, 1, 100), rank) for rank in range(4)]
+    assert peaks == [(10 * n, n) for n in (4, 3, 2, 1)]
+
+
+def test_kept_sources_owe_their_gradients_between_two_backwards_of_a_rank(tmp_path: Path) -> None:
+    """With the cache a source is held once, and its gradient waits for the stage that received it."""
+    settings = {"parallel__pipeline": 2, "parallel__virtual": 2, "model__num_layers": 8}
+    off = memory(tmp_path, **settings, parallel__history_cache="off")
+    on = memory(tmp_path, **settings, parallel__history_cache="on")
+    exact = memory(tmp_path, **settings, parallel__history_cache="on", parallel__exact_gradients="true")
+    assert exact["depth_history"] < off["depth_history"]
+    assert on["depth_history"] != exact["depth_history"]

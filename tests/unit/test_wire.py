@@ -1,99 +1,328 @@
-"""What travels between pipeline stages."""
+"""What travels between pipeline stages and what ranks keep, against a walk of one micro-batch by plain sets.
+
+The walk knows the layout and the hops, nothing of how the plan was made.
+"""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from attnres_train.depth.layout import DepthLayout
+from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.split import balanced_split
 from attnres_train.parallel.wire import Hop, WirePlan, slice_bytes
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> WirePlan:
-    pipeline, virtual = draw(st.integers(1, 5)), draw(st.integers(1, 3))
-    split = tuple(draw(st.lists(st.integers(0, 4), min_size=pipeline * virtual, max_size=pipeline * virtual)))
-    split = (split[0] + 1, *split[1:])
-    sublayers = 2 * sum(split)
-    mode = draw(st.sampled_from(["standard", "full", "block"]))
+def plans(draw: st.DrawFn, placements: Sequence[str] = ("loop", "vee")) -> WirePlan:
+    """Up to 64 stages; any of them may have no layer, the first and the last too."""
+    pipeline = draw(st.integers(1, 16))
+    stages = pipeline * draw(st.integers(1, min(6, 64 // pipeline)))
+    split = draw(st.lists(st.integers(0, 4 if stages <= 16 else 2), min_size=stages, max_size=stages))
+    split[draw(st.integers(0, stages - 1))] += 1
+    mode = draw(st.sampled_from(["block", "full", "standard"]))
     size = {"standard": None, "full": 1, "block": draw(st.integers(1, 9))}[mode]
-    return WirePlan(DepthLayout(sublayers, mode, size), split, pipeline, virtual)  # type: ignore[arg-type]
+    window = None if size is None else draw(st.none() | st.integers(1, 5))
+    layout = DepthLayout(2 * sum(split), mode, size, window)  # type: ignore[arg-type]
+    placement = draw(st.sampled_from(placements))
+    return WirePlan(layout, tuple(split), pipeline, stages // pipeline, placement=placement)  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
-@given(plans())
-def test_every_read_is_received_or_made_on_the_stage(plan: WirePlan) -> None:
+def variants(plan: WirePlan) -> list[WirePlan]:
+    return [plan, replace(plan, cache=True), replace(plan, cache=True, exact_gradients=True)]
+
+
+def ranks(plan: WirePlan) -> list[int]:
+    """The rank of every stage, by walking along the ranks."""
+    way = list(range(plan.pipeline))
+    way += way[::-1] if plan.placement == "vee" else []
+    return [way[stage % len(way)] for stage in range(plan.num_stages)]
+
+
+def readers(plan: WirePlan, stage: int) -> list[int]:
+    """Sublayers of `stage`, and on the last one the head."""
+    first, last = 2 * sum(plan.layers_per_stage[:stage]), stage == plan.num_stages - 1
+    return list(range(first, first + 2 * plan.layers_per_stage[stage] + last))
+
+
+def reads(plan: WirePlan, stage: int) -> set[int]:
+    return {source for reader in readers(plan, stage) for source in plan.layout.reads(reader).sources}
+
+
+def made(plan: WirePlan, stage: int) -> list[int]:
+    """Sources that `stage` completes; the embedding is the first stage's."""
     layout = plan.layout
+    sublayers = [reader for reader in readers(plan, stage) if reader < layout.num_sublayers]
+    completed = [layout.sources_before(s + 1) - 1 for s in sublayers if layout.completes_block(s)]
+    return [0, *completed] if stage == 0 and layout.has_sources else completed
+
+
+def walk_forward(plan: WirePlan, hops: Sequence[Hop]) -> None:
+    """Every stage has what it reads and hands on; with the cache nothing comes to a rank twice."""
+    rank, layout = ranks(plan), plan.layout
+    had: dict[int, set[int]] = defaultdict(set)
+    here: set[int] = set()
     for stage in range(plan.num_stages):
-        held = set(plan.hop_into(stage).sources) if stage else set(range(layout.sources_before(0)))
-        first, end = plan.first_sublayer(stage), plan.first_sublayer(stage) + 2 * plan.layers_per_stage[stage]
-        for sublayer in range(first, end):
-            assert set(layout.reads(sublayer).sources) == held
-            if layout.completes_block(sublayer):
-                held.add(layout.sources_before(sublayer + 1) - 1)
-        if stage == plan.num_stages - 1:
-            assert held == set(layout.head_reads().sources)
+        before, here = here, set(plan.known_on(stage))
+        assert here <= had[rank[stage]], f"rank {rank[stage]} keeps for stage {stage} what it never had"
+        if stage:
+            hop = hops[stage - 1]
+            assert set(hop.sources) | set(hop.returned) <= before, f"stage {stage - 1} has not what {hop} takes"
+            again = set(hop.sources) & had[rank[stage]] if plan.cache else set(hop.sources) & here
+            assert not again and len(set(hop.sources)) == len(hop.sources), f"{hop} brings {again} again"
+            here |= set(hop.sources)
+            assert set(hop.returned) <= here, f"{hop} returns what stage {stage} has not"
+        for reader in readers(plan, stage):
+            here |= {0} if reader == 0 else set()
+            assert set(layout.reads(reader).sources) <= here, f"reader {reader} on stage {stage} misses a source"
+            if reader < layout.num_sublayers and layout.completes_block(reader):
+                here.add(layout.sources_before(reader + 1) - 1)
+        here |= set(made(plan, stage))
+        had[rank[stage]] |= here
 
 
-@settings(deadline=None)
+def walk_backward(plan: WirePlan, hops: Sequence[Hop]) -> tuple[dict[int, list[int]], Counter[tuple[int, int]]]:
+    """The readers whose gradients come home to each source's maker, in order; the deposits by stage and source."""
+    rank, home, deposits = ranks(plan), {}, Counter[tuple[int, int]]()
+    buffers: dict[tuple[int, int], list[int]] = defaultdict(list)
+    returning: dict[int, list[int]] = {}
+    for stage in reversed(range(plan.num_stages)):
+        arriving = [*returning.items()]
+        arriving += [(s, [r]) for r in reversed(readers(plan, stage)) for s in plan.layout.reads(r).sources]
+        for source, tokens in arriving:
+            buffers[rank[stage], source] += tokens
+            deposits[stage, source] += 1
+        returned = hops[stage - 1].returned if stage else ()
+        returning = {source: buffers.pop((rank[stage], source), []) for source in returned}
+        assert len(returning) == len(returned) and all(returning.values()), f"stage {stage} returns nothing"
+        home |= {source: buffers.pop((rank[stage], source), []) for source in made(plan, stage)}
+    assert not buffers, f"gradients that nobody took: {dict(buffers)}"
+    return home, deposits
+
+
+def check(plan: WirePlan, hops: Sequence[Hop]) -> None:
+    """Forward, and every reader's gradient home exactly once; in one process's order where that is promised."""
+    walk_forward(plan, hops)
+    home, deposits = walk_backward(plan, hops)
+    everyone = range(plan.layout.num_sublayers + 1)
+    for source in range(plan.layout.num_sources):
+        expected = [reader for reader in reversed(everyone) if source in plan.layout.reads(reader).sources]
+        assert Counter(home[source]) == Counter(expected), f"source {source} got {home[source]}"
+        if plan.exact_gradients or not plan.cache:
+            assert home[source] == expected, f"source {source} got them in the order {home[source]}"
+    for stage in range(plan.num_stages):
+        for source in range(plan.layout.num_sources):
+            assert plan.consumers(stage, source) == deposits[stage, source]
+
+
+@settings(max_examples=100)
 @given(plans())
-def test_hops_chain_and_a_partial_travels_exactly_where_a_block_is_open(plan: WirePlan) -> None:
-    hops = plan.hops()
+def test_every_read_is_reached_and_every_gradient_comes_home_once(plan: WirePlan) -> None:
+    for variant in variants(plan):
+        check(variant, variant.hops())
+
+
+@settings(max_examples=100)
+@given(plans())
+def test_all_that_travels_is_used_or_travels_on(plan: WirePlan) -> None:
+    """But for exact gradients, whose sums need a leaf on every stage that they pass."""
+    for variant in variants(plan)[:2]:
+        rank, hops = ranks(variant), variant.hops()
+        for hop in hops:
+            later = [s for s in range(hop.to_stage, len(rank)) if rank[s] == rank[hop.to_stage]]
+            rest = later if variant.cache else later[:1]
+            on = [hops[stage].sources for stage in rest if stage < len(hops)]
+            assert set(hop.sources) <= set[int]().union(*on, *(reads(variant, stage) for stage in rest))
+
+
+@settings(max_examples=100)
+@given(plans())
+def test_a_cached_hop_is_part_of_the_whole_prefix(plan: WirePlan) -> None:
+    whole, cached, exact = variants(plan)
+    for everything, new, ordered in zip(whole.hops(), cached.hops(), exact.hops(), strict=True):
+        assert everything.returned == everything.sources == ordered.returned
+        assert new.returned == new.sources
+        assert set(new.sources) <= set(ordered.sources) <= set(everything.sources)
+        # On its way through a stage of no layers a source may be of no use to the rank.
+        assert new.sources == ordered.sources or plan.layers_per_stage[new.to_stage] == 0
+        assert everything.partial == new.partial == ordered.partial
+    assert cached.slices_total <= exact.slices_total <= whole.slices_total == exact.slices_back_total
+
+
+@settings(max_examples=100)
+@given(plans())
+def test_a_rank_keeps_a_source_for_exactly_the_later_stages_that_use_it(plan: WirePlan) -> None:
+    for variant in variants(plan):
+        rank, hops = ranks(variant), variant.hops()
+        for mine in range(variant.pipeline):
+            stages = [stage for stage in range(len(rank)) if rank[stage] == mine]
+            assert variant.stages_of(mine) == tuple(stages)
+            opened = [(n, s, False) for s in stages if s for n in hops[s - 1].sources]
+            opened += [(n, s, True) for s in stages for n in made(variant, s)]
+            assert sorted((e.number, e.opened, e.made) for e in variant.kept_on(mine)) == sorted(opened)
+            uses = {s: reads(variant, s) | set(hops[s].returned if s < len(hops) else ()) for s in stages}
+            for entry in variant.kept_on(mine):
+                later = [s for s in stages if variant.cache and s > entry.opened and entry.number in uses[s]]
+                assert entry.readers == tuple(later)
+
+
+def peak_and_rest(plan: WirePlan, schedule: Schedule, rank: int) -> tuple[int, int]:
+    """The most slices that stand on `rank` at once, and those left over."""
+    standing: dict[tuple[int, int], int] = {}
+    held: dict[tuple[int, int], int] = {}
+    peak = 0
+    for forward, (batch, chunk) in schedule.turns(rank):
+        stage = chunk * plan.pipeline + rank
+        opened = [entry for entry in plan.kept_on(rank) if entry.opened == stage]
+        if forward:
+            assert all((batch, number) in held for number in plan.known_on(stage)), "used after its last reader"
+            standing[batch, stage] = plan.received_slices(stage) + len(made(plan, stage))
+            held |= {(batch, entry.number): entry.last_reader for entry in opened}
+            held = {key: last for key, last in held.items() if (key[0], last) != (batch, stage)}
+            peak = max(peak, sum(standing.values()))
+        else:
+            assert all((batch, later) not in standing for entry in opened for later in entry.readers)
+            del standing[batch, stage]
+    return peak, len(standing) + len(held)
+
+
+@settings(max_examples=100)
+@given(plans(placements=["loop"]), st.data())
+def test_nothing_stands_when_a_schedule_has_run(plan: WirePlan, data: st.DataObject) -> None:
+    rounds = data.draw(st.integers(1, 3))
+    schedule = Schedule(plan.pipeline, plan.virtual, rounds * plan.pipeline)
+    rank = data.draw(st.integers(0, plan.pipeline - 1))
+    peaks = []
+    for variant in variants(plan):
+        peak, rest = peak_and_rest(variant, schedule, rank)
+        assert rest == 0
+        peaks.append(peak)
+    assert peaks[1] <= peaks[2] <= peaks[0]
+    assert [plan.received_slices(hop.to_stage) for hop in plan.hops()] == [hop.slices for hop in plan.hops()]
+
+
+def damaged(hop: Hop, source: int, kind: str) -> Hop:
+    """`hop` with one source too few or one too many."""
+    sent = tuple(other for other in hop.sources if other != source)
+    back = tuple(other for other in hop.returned if other != source)
+    return {
+        "not sent": replace(hop, sources=sent),
+        "not returned": replace(hop, returned=back),
+        "neither": replace(hop, sources=sent, returned=back),
+        "sent again": replace(hop, sources=(*hop.sources, source)),
+        "returned again": replace(hop, returned=(*hop.returned, source)),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["not sent", "not returned", "neither", "sent again", "returned again"])
+def test_the_walk_sees_one_source_too_few_or_too_many(kind: str) -> None:
+    @settings(max_examples=40)
+    @given(plans(), st.data())
+    def spoil(plan: WirePlan, data: st.DataObject) -> None:
+        variant = data.draw(st.sampled_from(variants(plan)))
+        hops = list(variant.hops())
+        # What a rank has had is in `known_on`; what a hop brings is in the hop.
+        choice = [(hop, n) for hop in hops for n in hop.sources]
+        if kind == "sent again":
+            choice += [(hop, n) for hop in hops for n in variant.known_on(hop.to_stage)]
+        assume(choice)
+        hop, source = data.draw(st.sampled_from(choice))
+        hops[hop.from_stage] = damaged(hop, source, kind)
+        with pytest.raises(AssertionError):
+            check(variant, hops)
+
+    spoil()
+
+
+@given(plans())
+def test_hops_chain_and_totals_are_theirs(plan: WirePlan) -> None:
+    hops, rank = plan.hops(), ranks(plan)
     assert [(hop.from_stage, hop.to_stage) for hop in hops] == [(s, s + 1) for s in range(plan.num_stages - 1)]
+    assert [plan.rank_of(stage) for stage in range(plan.num_stages)] == rank
     for hop in hops:
-        assert hop.partial == plan.layout.partial_before(plan.first_sublayer(hop.to_stage))
-        assert hop.slices == len(hop.sources) + hop.partial >= 1
+        assert hop.partial == plan.layout.partial_before(2 * sum(plan.layers_per_stage[: hop.to_stage]))
+        assert hop.local == (rank[hop.from_stage] == rank[hop.to_stage])
+        assert hop.slices == (0 if hop.local else len(hop.sources) + hop.partial)
+    slices = [hop.slices for hop in hops]
+    assert (plan.slices_total, plan.slices_max) == (sum(slices), max(slices, default=0))
+    assert plan.slices_standard == sum(not hop.local for hop in hops)
 
 
-@settings(deadline=None)
-@given(plans())
-def test_totals_are_those_of_the_hops(plan: WirePlan) -> None:
-    slices = [hop.slices for hop in plan.hops()]
-    assert plan.slices_total == sum(slices)
-    assert plan.slices_max == max(slices, default=0)
-    assert plan.slices_standard == plan.pipeline * plan.virtual - 1
+# layers, layers a block, P, V; slices of the whole prefix and of its widest hop, with the cache; a published count.
+PUBLISHED = [
+    (27, 3, 3, 3, 44, 9, 17, 3, 23),
+    (32, 4, 4, 2, 35, 8, 21, 4, 25),
+    (48, 6, 8, 2, 79, 9, 55, 5, 59),
+    (93, 12, 4, 4, 79, 9, 31, 3, 37),
+    (93, 12, 8, 2, 79, 9, 55, 5, 59),
+    (93, 12, 8, 4, 167, 9, 77, 3, 83),
+    (93, 12, 8, 1, 35, 8, 35, 8, 35),
+]
 
 
 @pytest.mark.parametrize(
-    ("layers", "layers_a_block", "pipeline", "virtual", "standard", "total", "largest"),
-    [
-        (27, 3, 3, 3, 8, 44, 9),
-        (32, 4, 4, 2, 7, 35, 8),
-        (48, 6, 8, 2, 15, 79, 9),
-        (93, 12, 4, 4, 15, 79, 9),
-        (93, 12, 8, 2, 15, 79, 9),
-        (93, 12, 8, 4, 31, 167, 9),
-        (93, 12, 8, 1, 7, 35, 8),
-    ],
+    ("layers", "block", "pipeline", "virtual", "total", "widest", "new", "new_widest", "theirs"), PUBLISHED
 )
 def test_slices_of_published_layouts_under_a_near_even_split(
-    layers: int, layers_a_block: int, pipeline: int, virtual: int, standard: int, total: int, largest: int
+    layers: int,
+    block: int,
+    pipeline: int,
+    virtual: int,
+    total: int,
+    widest: int,
+    new: int,
+    new_widest: int,
+    theirs: int,
 ) -> None:
-    split = balanced_split(layers, pipeline * virtual)
-    plan = WirePlan(DepthLayout(2 * layers, "block", 2 * layers_a_block), split, pipeline, virtual)
-    assert (plan.slices_standard, plan.slices_total, plan.slices_max) == (standard, total, largest)
+    """The published count is of what is new since the receiver's last visit: a block returns to its maker once."""
+    layout, stages = DepthLayout(2 * layers, "block", 2 * block), pipeline * virtual
+    plan = WirePlan(layout, balanced_split(layers, stages), pipeline, virtual)
+    cached = replace(plan, cache=True)
+    assert (plan.slices_standard, plan.slices_total, plan.slices_max) == (stages - 1, total, widest)
+    assert (cached.slices_total, cached.slices_max) == (new, new_widest)
+    later = [set[int]().union(*(reads(plan, s) for s in range(m + pipeline, stages, pipeline))) for m in range(stages)]
+    returns = [n for maker in range(stages) for n in made(plan, maker) if n > 0 and n in later[maker]]
+    assert new + len(returns) == theirs
 
 
-def test_the_standard_residual_sends_one_slice_a_hop() -> None:
-    plan = WirePlan(DepthLayout(8, "standard", None), (1, 1, 1, 1), 4)
-    assert plan.slices_total == plan.slices_standard == 3
+@given(st.integers(2, 16), st.integers(1, 6), st.integers(1, 3))
+def test_closed_forms_where_every_stage_is_one_block(pipeline: int, virtual: int, layers: int) -> None:
+    """Whole prefix: hop s brings sources 0 to s. Cached: a block crosses to every rank but its maker's, then stops."""
+    stages = pipeline * virtual
+    plan = WirePlan(DepthLayout(2 * layers * stages, "block", 2 * layers), (layers,) * stages, pipeline, virtual)
+    cached = replace(plan, cache=True)
+    assert (plan.slices_total, plan.slices_max) == (sum(s + 1 for s in range(1, stages)), stages)
+    crossings = [min(pipeline - 1, stages - 1 - maker) for maker in (0, *range(stages))]  # the embedding, the blocks
+    assert (cached.slices_total, cached.slices_max) == (sum(crossings), pipeline)
+    assert virtual > 1 or cached.slices_total == plan.slices_total
 
 
-def test_a_boundary_inside_a_block_sends_sources_and_partial() -> None:
-    plan = WirePlan(DepthLayout(8, "block", 3), (2, 2), 2)
-    assert plan.hops() == (Hop(0, 1, (0, 1), partial=True),)
+@pytest.mark.parametrize(
+    ("layout", "split", "hops"),
+    [
+        (DepthLayout(8, "standard", None), (1, 1, 1, 1), [Hop(s, s + 1, (), True, ()) for s in range(3)]),
+        (DepthLayout(8, "block", 3), (2, 2), [Hop(0, 1, (0, 1), True, (0, 1))]),
+        (DepthLayout(4, "block", 2), (0, 2), [Hop(0, 1, (0,), False, (0,))]),
+        (DepthLayout(4, "standard", None), (0, 2), [Hop(0, 1, (), True, ())]),
+    ],
+    ids=["standard", "a boundary inside a block", "an empty first stage", "an empty first stage, standard"],
+)
+def test_hops_by_hand(layout: DepthLayout, split: tuple[int, ...], hops: list[Hop]) -> None:
+    assert list(WirePlan(layout, split, len(split)).hops()) == hops
 
 
-def test_an_empty_first_stage_sends_the_embedding_alone() -> None:
-    assert WirePlan(DepthLayout(4, "block", 2), (0, 2), 2).hops() == (Hop(0, 1, (0,), partial=False),)
-    assert WirePlan(DepthLayout(4, "standard", None), (0, 2), 2).hops() == (Hop(0, 1, (), partial=True),)
-
-
-def test_ranks_of_a_hop_wrap_from_the_last_to_the_first() -> None:
-    plan = WirePlan(DepthLayout(8, "full", 1), (1, 1, 1, 1), pipeline=2, virtual=2)
-    assert [plan.ranks_of(hop) for hop in plan.hops()] == [(0, 1), (1, 0), (0, 1)]
+def test_the_picture_in_the_module() -> None:
+    plan = WirePlan(DepthLayout(8, "block", 2), (1, 1, 1, 1), pipeline=2, virtual=2)
+    assert [hop.sources for hop in plan.hops()] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
+    assert [hop.sources for hop in replace(plan, cache=True).hops()] == [(0, 1), (2,), (3,)]
+    assert [plan.rank_of(stage) for stage in range(4)] == [0, 1, 0, 1]
+    assert [replace(plan, placement="vee").rank_of(stage) for stage in range(4)] == [0, 1, 1, 0]
 
 
 @pytest.mark.parametrize(

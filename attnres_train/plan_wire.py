@@ -1,0 +1,85 @@
+"""What crosses the stages of a run, in bytes: every hop, every rank, a whole step."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.parallel.wire import Hop, WirePlan
+from attnres_train.plan_memory import schedule_of, wire_slice_bytes
+
+
+@dataclass(frozen=True)
+class RankTraffic:
+    """One tensor rank of a pipeline rank: what it sends of a micro-batch, and the most it keeps in a step."""
+
+    rank: int
+    forward_bytes: int
+    backward_bytes: int
+    kept_slices: int
+    """Slices of the depth history at once, received or made here, over all micro-batches in flight."""
+    kept_bytes: int
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Hops in bytes of one micro-batch on one tensor rank; a step's totals are over all ranks."""
+
+    plan: WirePlan
+    slice_bytes: int
+    ranks: tuple[RankTraffic, ...]
+    step_forward_bytes: int
+    step_backward_bytes: int
+
+    @property
+    def bytes_total(self) -> int:
+        """Forward bytes of one micro-batch over all hops."""
+        return self.plan.slices_total * self.slice_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "history_cache": "on" if plan.cache else "off",
+            "exact_gradients": plan.exact_gradients or not plan.cache,
+            "hops": [self._hop_json(hop) for hop in plan.hops()],
+            "slices_total": plan.slices_total,
+            "slices_max": plan.slices_max,
+            "slices_standard": plan.slices_standard,
+            "slices_whole_prefix": replace(plan, cache=False, exact_gradients=False).slices_total,
+            "slices_back_total": plan.slices_back_total,
+            "bytes_total": self.bytes_total,
+            "bytes_back_total": plan.slices_back_total * self.slice_bytes,
+            "step_forward_bytes": self.step_forward_bytes,
+            "step_backward_bytes": self.step_backward_bytes,
+            "ranks": [asdict(rank) for rank in self.ranks],
+        }
+
+    def _hop_json(self, hop: Hop) -> dict[str, Any]:
+        return {
+            "from": hop.from_stage,
+            "to": hop.to_stage,
+            "sources": list(hop.sources),
+            "partial": hop.partial,
+            "slices": hop.slices,
+            "bytes": hop.slices * self.slice_bytes,
+            "returned": list(hop.returned),
+            "bytes_back": hop.slices_back * self.slice_bytes,
+        }
+
+
+def plan_traffic(config: RunConfig, wire: WirePlan, micro_batches: int, data: int) -> Traffic:
+    """The traffic of `wire` in a step of `micro_batches` on each of `data` replicas."""
+    size = wire_slice_bytes(config)
+    ranks = tuple(_rank(config, wire, rank, size, micro_batches) for rank in range(wire.pipeline))
+    copies = size * micro_batches * data * config.parallel.tensor
+    return Traffic(wire, size, ranks, wire.slices_total * copies, wire.slices_back_total * copies)
+
+
+def _rank(config: RunConfig, wire: WirePlan, rank: int, size: int, micro_batches: int) -> RankTraffic:
+    forward = sum(hop.slices for hop in wire.hops() if wire.rank_of(hop.from_stage) == rank)
+    back = sum(hop.slices_back for hop in wire.hops() if wire.rank_of(hop.to_stage) == rank)
+    kept = [wire.kept_slices(stage) for stage in wire.stages_of(rank)] if wire.num_stages > 1 else [0]
+    standing = schedule_of(config, micro_batches).at_peak(rank, kept)
+    slices = sum(count * each for count, each in zip(standing.in_flight, kept, strict=True))
+    return RankTraffic(rank, forward * size, back * size, slices, slices * size)
