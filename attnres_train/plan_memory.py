@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.size import embedding_parameters, layer_parameters, reader_parameters
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan, slice_bytes
@@ -108,6 +109,7 @@ def worst_rank_memory(
     for rank in range(wire.pipeline):
         mine = wire.stages_of(rank)
         activations, history = _at_peak([visits[stage] for stage in mine], schedule, rank)
+        activations += max(_momentary_bytes(config, padded_vocabulary, wire, stage) for stage in mine)
         returning = max(_returning_bytes(config, wire, stage) for stage in mine)
         state = _state_bytes(config, [parameters[s] for s in mine], data)
         plans.append(MemoryPlan(rank, *state, activations=activations, depth_history=history + returning))
@@ -158,44 +160,86 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
         with QK norm    what it normalises:  (D + K) / t
         MLP             the stacked gate and up, silu, up again, and their product:  5 F / t
         head            the normalised mix:  D
-        logits          once in the weights' dtype, twice in fp32, over vocabulary / t
+        logits          their softmax in fp32, over vocabulary / t
 
     and three fp32 scalars a source that a reader reads, one for a norm. Sequence parallelism divides what has no t
-    by t, too. With recompute `layer` a layer keeps its new partials or sources alone, and one layer at a time is
-    made again whole.
+    by t, too. With recompute `layer` or `block` only what leaves each span of layers stands: complete sources, and
+    the partial where a block is open.
 
     This is the published attention over depth and the standard residual. The other modes run in plain torch and
     keep more: fp32 copies of what they read.
     """
-    model, parallel, training = config.model, config.parallel, config.training
-    element, layers = element_bytes(config), wire.layers_per_stage[stage]
-    key_value = model.query_groups * model.head_size
-    made_whole = min(layers, 1) if training.recompute == "layer" else layers
-    inputs = 0 if training.recompute == "depth" else 2 * made_whole
-
-    whole = (layers + made_whole + inputs) * model.hidden_size
-    divided = made_whole * (4 * model.hidden_size + 3 * key_value + 5 * model.ffn_hidden_size)
-    divided += made_whole * (model.hidden_size + key_value) if model.qk_norm else 0
-    logits_bytes = 0
-    if stage == 0:
-        whole += model.hidden_size
-    if stage == wire.num_stages - 1:
-        whole += model.hidden_size
-        logits_bytes = padded_vocabulary * (element + 2 * _FP32_BYTES)
-    scalars = _depth_scalars(wire, stage) if training.recompute != "layer" else 0
-    whole_bytes = whole * element + _FP32_BYTES * scalars
-    divided_bytes = divided * element + logits_bytes
-    shards = parallel.tensor if parallel.sequence else 1
-    tokens = training.sequence_length * training.micro_batch_size
-    activations = tokens * (whole_bytes // shards + divided_bytes // parallel.tensor)
+    spans, readers = _spans(config, wire, stage), wire.readers(stage)
+    if spans:
+        kept = _Elements(sum(_leaves(wire.layout, span) for span in spans) * config.model.hidden_size, 0)
+        readers = readers[2 * wire.layers_per_stage[stage] :]  # the head's, if any, is in no span
+    else:
+        kept = _whole_layers(config, wire.layers_per_stage[stage])
+    ends = (stage == 0) + (stage == wire.num_stages - 1)
+    kept = _Elements(kept.whole + ends * config.model.hidden_size, kept.divided)
+    logits_bytes = padded_vocabulary * _FP32_BYTES if stage == wire.num_stages - 1 else 0
     one_slice = wire_slice_bytes(config)
+    activations = _bytes(
+        config, kept, whole_extra=_FP32_BYTES * _depth_scalars(wire.layout, readers), divided_extra=logits_bytes
+    )
     return _Visit(activations, wire.received_slices(stage) * one_slice, wire.owed_slices(stage) * one_slice)
 
 
-def _depth_scalars(wire: WirePlan, stage: int) -> int:
-    """Numbers a token that the readers on a stage keep: three a source, one for the norm."""
-    per_source = 3 if wire.layout.has_sources else 0
-    return sum(per_source * wire.layout.reads(reader).count + 1 for reader in wire.readers(stage))
+@dataclass(frozen=True)
+class _Elements:
+    """Elements a token: on every tensor rank (or, sequence-parallel, divided as well), and divided over them."""
+
+    whole: int
+    divided: int
+
+
+def _whole_layers(config: RunConfig, layers: int) -> _Elements:
+    """What `layers` layers keep if nothing but, perhaps, their mix is made again."""
+    model = config.model
+    width, key_value = model.hidden_size, model.query_groups * model.head_size
+    inputs = 0 if config.training.recompute == "depth" else 2
+    divided = 4 * width + 3 * key_value + 5 * model.ffn_hidden_size
+    divided += width + key_value if model.qk_norm else 0
+    return _Elements((2 + inputs) * width * layers, divided * layers)
+
+
+def _spans(config: RunConfig, wire: WirePlan, stage: int) -> list[range]:
+    first = wire.first_sublayer(stage) // 2
+    layers = range(first, first + wire.layers_per_stage[stage])
+    return wire.layout.spans(layers, config.training.recompute)
+
+
+def _leaves(layout: DepthLayout, span: range) -> int:
+    """Slices that leave a span of layers and have not entered it: sources, and the partial of an open block."""
+    completed = layout.sources_before(2 * span.stop) - layout.sources_before(2 * span.start)
+    return completed + layout.partial_before(2 * span.stop)
+
+
+def _momentary_bytes(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int) -> int:
+    """What stands for a moment, of one micro-batch: the largest span of layers made again, or the logits.
+
+    Those once in the weights' dtype and once in fp32, before their softmax.
+    """
+    largest = max((len(span) for span in _spans(config, wire, stage)), default=0)
+    made_again = _bytes(config, _whole_layers(config, largest))
+    if stage < wire.num_stages - 1:
+        return made_again
+    logits = _bytes(config, _Elements(0, padded_vocabulary), divided_extra=padded_vocabulary * _FP32_BYTES)
+    return max(made_again, logits)
+
+
+def _bytes(config: RunConfig, elements: _Elements, whole_extra: int = 0, divided_extra: int = 0) -> int:
+    """Bytes of a micro-batch on one rank; the extra ones are bytes a token."""
+    training, parallel, element = config.training, config.parallel, element_bytes(config)
+    shards = parallel.tensor if parallel.sequence else 1
+    whole, divided = elements.whole * element + whole_extra, elements.divided * element + divided_extra
+    return training.sequence_length * training.micro_batch_size * (whole // shards + divided // parallel.tensor)
+
+
+def _depth_scalars(layout: DepthLayout, readers: range) -> int:
+    """Numbers a token that `readers` keep: three a source, one for the norm."""
+    per_source = 3 if layout.has_sources else 0
+    return sum(per_source * layout.reads(reader).count + 1 for reader in readers)
 
 
 def _returning_bytes(config: RunConfig, wire: WirePlan, stage: int) -> int:

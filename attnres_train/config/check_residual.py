@@ -19,6 +19,9 @@ def check_residual(config: RunConfig) -> Iterator[Problem]:
     residual = config.residual
     yield from _block_size(config)
     yield from _of_other_modes(residual)
+    if config.training.recompute == "block" and residual.mode in ("standard", "gated"):
+        message = f'"block", but residual.mode = "{residual.mode}" has no blocks'
+        yield Problem("training.recompute", message, 'write recompute = "layer"')
     if residual.mode not in ("full", "block"):
         return
     width, rank, heads = config.model.hidden_size, residual.key_rank, residual.heads

@@ -106,3 +106,16 @@ class DepthLayout:
     def num_sources(self) -> int:
         """Sources of the whole model, the embedding included, a short last block not."""
         return self.sources_before(self.num_sublayers)
+
+    def spans(self, layers: range, recompute: str) -> list[range]:
+        """Consecutive transformer layers that backward makes again together, keeping what enters each span.
+
+        `layer` cuts after every layer, `block` after those in which a block ends; anything else makes none again.
+        """
+        if recompute not in ("layer", "block"):
+            return []
+        ends = [t + 1 for t in layers if recompute == "layer" or self._ends_block_in(t) or t == layers[-1]]
+        return [range(start, end) for start, end in zip([layers.start, *ends], ends, strict=False)]
+
+    def _ends_block_in(self, layer: int) -> bool:
+        return self.completes_block(2 * layer) or self.completes_block(2 * layer + 1)

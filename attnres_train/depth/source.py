@@ -37,7 +37,7 @@ class GradientBuffer:
 
     def __init__(self) -> None:
         self.deposits = 0
-        """Gradients that have arrived; whoever counts them against a plan sets it back."""
+        """Gradients that have arrived, for the account of the transport."""
         self._total: Tensor | None = None
         self._owned = False
 

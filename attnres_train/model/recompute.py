@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-Recompute = Literal["none", "depth", "layer"]
+Recompute = Literal["none", "depth", "layer", "block"]
 
 
 class _Remade(NamedTuple):
@@ -49,6 +49,6 @@ def made_again(tensor: Tensor, make: Callable[[], Tensor]) -> AbstractContextMan
     return saved_tensors_hooks(pack, unpack)
 
 
-def run_again(layer: Callable[..., Any], *arguments: Any) -> Any:
-    """`layer(*arguments)`, keeping its arguments alone; backward runs it once more. There is no dropout to replay."""
-    return checkpoint(layer, *arguments, use_reentrant=False, preserve_rng_state=False)
+def run_again(run: Callable[..., Any], *arguments: Any) -> Any:
+    """`run(*arguments)`, keeping its arguments alone; backward runs it once more. There is no dropout to replay."""
+    return checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False)

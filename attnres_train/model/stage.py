@@ -56,7 +56,6 @@ class StageModel(MegatronModule):
         recompute: Recompute = "none",
     ):
         super().__init__(config=config)
-        self.recompute = recompute
         self.role = role
         self.vp_stage = role.chunk
         self.pre_process, self.post_process = role.first, role.last
@@ -95,6 +94,9 @@ class StageModel(MegatronModule):
             if role.last
             else None
         )
+        spans = self.layout.spans(role.layers, recompute)
+        self.makes_again = bool(spans)
+        self.spans = [[self.layers[str(i)] for i in span] for span in spans or ([i] for i in role.layers)]
         self._mark_tied_copies(model.tie_embeddings)
         self._mark_sequence_parallel(config.sequence_parallel)
 
@@ -126,17 +128,18 @@ class StageModel(MegatronModule):
     ) -> History | Tensor:
         """The history for the next stage, or the loss of every token, `[B, T]`, on the last.
 
-        `progress` is told of the history before each layer; the last is the return value.
+        `progress` is told of the history before each layer, or each span of layers that backward makes again; the
+        last is the return value.
         """
         history = self.received if not self.role.first else self._embed(tokens_BT)
         assert history is not None, "a later stage ran without the history of the one before"
         self.received = None
         rotary = self.rotary(tokens_BT.shape[1])
-        for layer in self.layers.values():
+        for layers in self.spans:
             if progress is not None:
                 progress(history)
-            again = self.recompute == "layer" and torch.is_grad_enabled()
-            history = run_again(layer, history, rotary) if again else layer(history, rotary)
+            again = self.makes_again and torch.is_grad_enabled()
+            history = run_again(_run, history, rotary, layers) if again else _run(history, rotary, layers)
         if self.head is None:
             return history
         tied = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
@@ -149,3 +152,9 @@ class StageModel(MegatronModule):
             # With sequence parallelism the embedding already comes out as [T / tensor, B, D].
             embedding = embedding.transpose(0, 1).contiguous()
         return History.start(embedding, self.layout)
+
+
+def _run(history: History, rotary: Tensor, layers: Sequence[nn.Module]) -> History:
+    for layer in layers:
+        history = layer(history, rotary)
+    return history

@@ -177,13 +177,12 @@ class HistoryCache:
         del self._held[micro_batch, number]
 
     def _settle(self, micro_batch: int, stage: int, number: int, source: Source) -> None:
-        """Hold the deposits of one stage against the plan."""
+        """Hold the deposits of the rank's stages so far against the plan."""
         assert source.gradient is not None
-        expected, source_deposits = self.plan.consumers(stage, number), source.gradient.deposits
-        source.gradient.deposits = 0
-        if source_deposits != expected:
-            what = "is missing gradients" if source_deposits < expected else "got gradients twice"
-            counts = f"{source_deposits} on stage {stage}, the wire plan says {expected}"
+        expected, deposits = self.plan.deposits_by(stage, number), source.gradient.deposits
+        if deposits != expected:
+            what = "is missing gradients" if deposits < expected else "got gradients twice"
+            counts = f"{deposits} by the backward of stage {stage}, the wire plan says {expected}"
             raise self._error(micro_batch, number, f"{what}: {counts}")
 
     def _take(self, micro_batch: int, stage: int, number: int | None, source: Source) -> Tensor:

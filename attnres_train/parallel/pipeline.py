@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from attnres_train.depth.history import History
 from attnres_train.model.stage import StageRole
+from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.transport import HistoryCommunicator, Outgoing
@@ -52,6 +53,7 @@ class Pipeline:
         grid: Grid,
         config: TransformerConfig,
         plan: WirePlan,
+        parallel: ParallelConfig,
         *,
         micro_batch_size: int,
         sequence_length: int,
@@ -61,15 +63,12 @@ class Pipeline:
         self.plan = plan
         self.micro_batch_size = micro_batch_size
         self.sequence_length = sequence_length
-        shards = grid.parallel.tensor if grid.parallel.sequence else 1
+        shards = parallel.tensor if parallel.sequence else 1
         slice_shape = (sequence_length // shards, micro_batch_size, config.hidden_size)
         # Two exchanges' worth: what one brings waits for the next to take it.
         pool = BufferPool(slice_shape, dtype, grid.device, limit=4 * (plan.slices_max + 1))
-        chunk_mib = grid.parallel.chunk_mib
-        chunk_bytes = None if chunk_mib is None else chunk_mib * MIB
-        self.communicator = HistoryCommunicator(
-            grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=grid.parallel.eager
-        )
+        chunk_bytes = None if parallel.chunk_mib is None else parallel.chunk_mib * MIB
+        self.communicator = HistoryCommunicator(grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=parallel.eager)
 
     def run(
         self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False

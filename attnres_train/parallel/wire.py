@@ -20,6 +20,7 @@ of one process (floating-point sums depend on it), at the cost of the whole pref
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -144,12 +145,20 @@ class WirePlan:
     def consumers(self, stage: int, source: int) -> int:
         """How many on `stage` use `source`, each with one gradient: its readers, and the hop that returns one."""
         returned = stage + 1 < self.num_stages and source in self.hop_into(stage + 1).returned
-        return self._reads_on(stage).get(source, 0) + returned
+        return self._reads[stage].get(source, 0) + returned
+
+    def deposits_by(self, stage: int, source: int) -> int:
+        """Gradients that the rank's buffer of `source` has got once `stage` has run backward.
+
+        Later stages of the rank come first: until then they have given theirs to the same buffer, unless
+        `exact_gradients` gives each stage its own.
+        """
+        later = () if self.exact_gradients else self._later_users.get((stage, source), ())
+        return self.consumers(stage, source) + sum(self.consumers(user, source) for user in later)
 
     def known_on(self, stage: int) -> tuple[int, ...]:
         """Sources that `stage` takes from what its rank keeps."""
-        kept = self.kept_on(self.rank_of(stage))
-        return tuple(entry.number for entry in kept if stage in entry.readers)
+        return tuple(entry.number for entry in self.kept_on(self.rank_of(stage)) if stage in entry.readers)
 
     def kept_on(self, rank: int) -> tuple[Kept, ...]:
         """What `rank` holds of every micro-batch, oldest stage first."""
@@ -194,13 +203,13 @@ class WirePlan:
         """Sources that exist when `stage` starts and that it or a later one reads."""
         return self.layout.read_from(self.first_sublayer(stage)) if stage else ()
 
-    def _reads_on(self, stage: int) -> dict[int, int]:
-        """Readers of each source on `stage`."""
-        counts: dict[int, int] = {}
-        for reader in self.readers(stage):
-            for source in self.layout.reads(reader).sources:
-                counts[source] = counts.get(source, 0) + 1
-        return counts
+    @cached_property
+    def _reads(self) -> tuple[Counter[int], ...]:
+        """Readers of each source on each stage."""
+        return tuple(
+            Counter(source for reader in self.readers(stage) for source in self.layout.reads(reader).sources)
+            for stage in range(self.num_stages)
+        )
 
     @cached_property
     def _hops(self) -> tuple[Hop, ...]:
@@ -229,14 +238,22 @@ class WirePlan:
 
     def _without_useless(self, arriving: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """Without what a stage of no layers would receive and neither its rank uses nor anybody after it lacks."""
-        reads = [self._reads_on(stage) for stage in range(self.num_stages)]
         useful = list(arriving)
         for stage in reversed(range(self.num_stages)):
             rest = [later for later in self.stages_of(self.rank_of(stage)) if later >= stage]
             on = [useful[later + 1] for later in rest if later + 1 < self.num_stages]
-            used = {source for later in rest for source in reads[later]}.union(*on)
+            used = {source for later in rest for source in self._reads[later]}.union(*on)
             useful[stage] = tuple(source for source in arriving[stage] if source in used)
         return useful
+
+    @cached_property
+    def _later_users(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Of each stage and source: the later stages of its rank that use what is kept."""
+        users = {}
+        for entry in (entry for kept in self._kept for entry in kept):
+            for stage in (entry.opened, *entry.readers):
+                users[stage, entry.number] = tuple(user for user in entry.readers if user > stage)
+        return users
 
     @cached_property
     def _kept(self) -> tuple[tuple[Kept, ...], ...]:

@@ -53,6 +53,7 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
         grid,
         megatron,
         plan,
+        parallel,
         micro_batch_size=config.training.micro_batch_size,
         sequence_length=config.training.sequence_length,
         dtype=dtype,

@@ -27,9 +27,10 @@ class TrainingConfig:
     """Of the initial weights, the data order and the random streams."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Dtype of weights and activations; masters, gradients and the depth queries are fp32 in both."""
-    recompute: Literal["none", "depth", "layer"] = "none"
+    recompute: Literal["none", "depth", "layer", "block"] = "none"
     """What backward makes again instead of keeping it: `depth` the mix that enters every branch, `layer` everything
-    inside a transformer layer. The history itself is never made twice."""
+    inside a transformer layer, `block` everything but the depth history itself: block sums, what a stage received,
+    and the partial at a stage's end. With `block` all layers of a block stand whole for a moment."""
     eval_interval_steps: int | None = Field(default=None, ge=1)
     """Evaluate every so many steps and at the end; None evaluates only at the end."""
     eval_samples: int = Field(default=64, ge=1)

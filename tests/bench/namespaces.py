@@ -24,6 +24,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.bench.paired import KEEP_PAGES
+
 MTU_BYTES = 9000
 BURST = "64kb"
 LATENCY = "100ms"
@@ -98,7 +100,7 @@ def sent_bytes(interface: str) -> int:
 
 
 def run_on(network: Network, module: str, arguments: Sequence[str]) -> str:
-    """Run `python -m module arguments --rank R ...` on every host; what rank 0 printed.
+    """Run `python -m module arguments` on every host, told its rank; what rank 0 printed.
 
     Raises RuntimeError with the errors of the first rank that fails; the others are ended.
     """
@@ -109,7 +111,7 @@ def run_on(network: Network, module: str, arguments: Sequence[str]) -> str:
             for rank, host in enumerate(network.hosts):
                 own = ["--rank", str(rank), "--rendezvous", network.rendezvous, "--interface", host.interface]
                 command = [*host.command, sys.executable, "-W", "ignore", "-m", module, *arguments, *own]
-                environment = os.environ | {"GLOO_SOCKET_IFNAME": host.interface}
+                environment = os.environ | KEEP_PAGES | {"GLOO_SOCKET_IFNAME": host.interface}
                 with files[rank][0].open("wb") as out, files[rank][1].open("wb") as err:
                     processes.append(subprocess.Popen(command, stdout=out, stderr=err, env=environment))
             failed = _first_failure(processes)

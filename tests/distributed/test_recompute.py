@@ -18,7 +18,7 @@ from tests.cases import CASES
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, TOKENS, VOCABULARY, step_batches, tiny_config
 
-MODES: tuple[Recompute, ...] = ("none", "depth", "layer")
+MODES: tuple[Recompute, ...] = ("none", "depth", "layer", "block")
 
 
 def build(case: str, recompute: Recompute, dtype: torch.dtype) -> StageModel:
@@ -45,7 +45,7 @@ def loss_and_gradients(case: str, recompute: Recompute) -> tuple[Tensor, dict[st
     return loss.detach(), {name: parameter.grad for name, parameter in stage.named_parameters()}
 
 
-def all_three(case: str) -> list[tuple[Tensor, dict[str, Tensor]]]:
+def all_modes(case: str) -> list[tuple[Tensor, dict[str, Tensor]]]:
     results = [loss_and_gradients(case, MODES[0])]
     from megatron.core import parallel_state
 
@@ -57,7 +57,7 @@ def all_three(case: str) -> list[tuple[Tensor, dict[str, Tensor]]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_recomputed_gradients_are_those_of_what_is_kept(case: str) -> None:
-    (loss, gradients), *others = run_ranks(all_three, 1, case)[0]
+    (loss, gradients), *others = run_ranks(all_modes, 1, case)[0]
     for other_loss, other in others:
         assert other_loss.equal(loss)
         for name, gradient in gradients.items():
@@ -88,3 +88,10 @@ def test_remaking_the_mix_keeps_less_than_keeping_it() -> None:
     for case in ("standard", "full", "block"):
         kept, remade = (run_ranks(live_after_forward, 1, case, recompute)[0] for recompute in ("none", "depth"))
         assert kept - remade == 8 * slice_bytes, "the normalised input of each of 8 branches"
+
+
+def test_recomputing_blocks_keeps_the_sources_alone() -> None:
+    """Against recompute by layers: blocks of 3 sublayers end in layers 1 and 2, so the partial of layer 0 goes."""
+    slice_bytes = MICRO_BATCH * TOKENS * 32 * 4
+    layer, block = (run_ranks(live_after_forward, 1, "block", recompute)[0] for recompute in ("layer", "block"))
+    assert layer - block == slice_bytes

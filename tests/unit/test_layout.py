@@ -101,3 +101,15 @@ def test_a_layout_of_a_configuration_counts_two_sublayers_a_layer() -> None:
     assert DepthLayout.of(ResidualConfig(mode="full"), 3) == DepthLayout(6, "full", 1)
     assert DepthLayout.of(ResidualConfig(mode="block", block_size=4), 3) == DepthLayout(6, "block", 4)
     assert DepthLayout.of(ResidualConfig(mode="standard"), 3) == DepthLayout(6, "standard", None)
+
+
+def test_spans_to_be_made_again_end_where_blocks_do() -> None:
+    layout = DepthLayout(16, "block", 6)
+    assert layout.spans(range(8), "block") == [range(0, 3), range(3, 6), range(6, 8)]
+    assert layout.spans(range(2, 5), "block") == [range(2, 3), range(3, 5)]
+    assert layout.spans(range(2, 5), "layer") == [range(2, 3), range(3, 4), range(4, 5)]
+    assert layout.spans(range(8), "none") == layout.spans(range(8), "depth") == []
+    assert layout.spans(range(3, 3), "block") == []
+    odd = DepthLayout(8, "block", 3)
+    assert odd.spans(range(4), "block") == [range(0, 2), range(2, 3), range(3, 4)]
+    assert DepthLayout(8, "full", 1).spans(range(4), "block") == DepthLayout(8, "full", 1).spans(range(4), "layer")

@@ -1,17 +1,20 @@
-"""The schedules as plain values against megatron-core's own tables and refusals."""
+"""The schedules as plain values against megatron-core's own tables and refusals; what stands while one runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from megatron.core.enums import ModelType
 from megatron.core.pipeline_parallel import schedules as megatron
 
 from attnres_train.parallel.schedule import Schedule, Turn, Visit
+from attnres_train.parallel.wire import WirePlan
+from tests.unit.test_wire import made, plans, variants
 
 
 @st.composite
@@ -91,28 +94,71 @@ def test_evaluation_is_the_forwards_alone(schedule: Schedule) -> None:
         assert warmup_by_megatron(schedule, rank, forward_only=True) == (len(turns), 0)
 
 
-@given(valid())
-def test_no_rank_waits_for_ever(schedule: Schedule) -> None:
-    """Every rank takes its turns in order, each as soon as the neighbouring stage has done its part."""
+def moves(schedule: Schedule, forward_only: bool = False) -> Iterator[tuple[bool, int, int]]:
+    """Forwards and backwards of micro-batches on stages, in an order that the ranks can take.
+
+    Every rank takes its turns in order, each as soon as the neighbouring stage has done its part.
+    """
     last = schedule.pipeline * schedule.virtual - 1
-    left = {rank: list(schedule.turns(rank)) for rank in range(schedule.pipeline)}
+    left = {rank: list(schedule.turns(rank, forward_only)) for rank in range(schedule.pipeline)}
     done: set[tuple[bool, int, int]] = set()
 
     def ready(rank: int) -> tuple[bool, int, int] | None:
         if not left[rank]:
             return None
-        forward, (micro_batch, chunk) = left[rank][0]
+        forward, (batch, chunk) = left[rank][0]
         stage = chunk * schedule.pipeline + rank
-        at_end = stage == (0 if forward else last)
-        before = (forward, micro_batch, stage - 1 if forward else stage + 1)
-        return (forward, micro_batch, stage) if at_end or before in done else None
+        first = stage == (0 if forward else last)
+        return (forward, batch, stage) if first or (forward, batch, stage + (-1 if forward else 1)) in done else None
 
     while any(left.values()):
-        moves = {rank: move for rank in left if (move := ready(rank))}
-        assert moves, f"all ranks wait: {[turns[:1] for turns in left.values()]}"
-        for rank, move in moves.items():
-            done.add(move)
+        possible = {rank: move for rank in left if (move := ready(rank))}
+        assert possible, f"all ranks wait: {[turns[:1] for turns in left.values()]}"
+        for rank, move in possible.items():
             left[rank].pop(0)
+            done.add(move)
+            yield move
+
+
+@given(valid(), st.booleans())
+def test_no_rank_waits_for_ever(schedule: Schedule, forward_only: bool) -> None:
+    visits = schedule.pipeline * schedule.virtual * schedule.micro_batches
+    assert len(set(moves(schedule, forward_only))) == visits * (1 if forward_only else 2)
+
+
+def peak_and_rest(plan: WirePlan, schedule: Schedule, rank: int) -> tuple[int, int]:
+    """The most slices that stand on `rank` at once, and those left over."""
+    standing: dict[tuple[int, int], int] = {}
+    held: dict[tuple[int, int], int] = {}
+    peak = 0
+    for forward, (batch, chunk) in schedule.turns(rank):
+        stage = chunk * plan.pipeline + rank
+        opened = [entry for entry in plan.kept_on(rank) if entry.opened == stage]
+        if forward:
+            assert all((batch, number) in held for number in plan.known_on(stage)), "used after its last reader"
+            standing[batch, stage] = plan.received_slices(stage) + len(made(plan, stage))
+            held |= {(batch, entry.number): entry.last_reader for entry in opened}
+            held = {key: last for key, last in held.items() if (key[0], last) != (batch, stage)}
+            peak = max(peak, sum(standing.values()))
+        else:
+            assert all((batch, later) not in standing for entry in opened for later in entry.readers)
+            del standing[batch, stage]
+    return peak, len(standing) + len(held)
+
+
+@settings(max_examples=100)
+@given(plans(placements=["loop"]), st.data())
+def test_nothing_stands_when_a_schedule_has_run(plan: WirePlan, data: st.DataObject) -> None:
+    rounds = data.draw(st.integers(1, 3))
+    schedule = Schedule(plan.pipeline, plan.virtual, rounds * plan.pipeline)
+    rank = data.draw(st.integers(0, plan.pipeline - 1))
+    peaks = []
+    for variant in variants(plan):
+        peak, rest = peak_and_rest(variant, schedule, rank)
+        assert rest == 0
+        peaks.append(peak)
+    assert peaks[1] <= peaks[2] <= peaks[0]
+    assert [plan.received_slices(hop.to_stage) for hop in plan.hops()] == [hop.slices for hop in plan.hops()]
 
 
 class Accepted(Exception):

@@ -14,16 +14,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.split import balanced_split
 from attnres_train.parallel.wire import Hop, WirePlan, slice_bytes
 
 
 @st.composite
-def plans(draw: st.DrawFn, placements: Sequence[str] = ("loop", "vee")) -> WirePlan:
-    """Up to 64 stages; any of them may have no layer, the first and the last too."""
-    pipeline = draw(st.integers(1, 16))
-    stages = pipeline * draw(st.integers(1, min(6, 64 // pipeline)))
+def plans(
+    draw: st.DrawFn, placements: Sequence[str] = ("loop", "vee"), ranks: tuple[int, int] = (1, 16), most: int = 64
+) -> WirePlan:
+    """Up to `most` stages; any of them may have no layer, the first and the last too."""
+    pipeline = draw(st.integers(*ranks))
+    stages = pipeline * draw(st.integers(1, min(6, most // pipeline)))
     split = draw(st.lists(st.integers(0, 4 if stages <= 16 else 2), min_size=stages, max_size=stages))
     split[draw(st.integers(0, stages - 1))] += 1
     mode = draw(st.sampled_from(["block", "full", "standard"]))
@@ -116,9 +117,13 @@ def check(plan: WirePlan, hops: Sequence[Hop]) -> None:
         assert Counter(home[source]) == Counter(expected), f"source {source} got {home[source]}"
         if plan.exact_gradients or not plan.cache:
             assert home[source] == expected, f"source {source} got them in the order {home[source]}"
+    rank, shared = ranks(plan), plan.cache and not plan.exact_gradients
     for stage in range(plan.num_stages):
+        later = [s for s in range(stage, plan.num_stages) if rank[s] == rank[stage] and (shared or s == stage)]
+        here = {*plan.known_on(stage), *made(plan, stage), *(hops[stage - 1].sources if stage else ())}
         for source in range(plan.layout.num_sources):
             assert plan.consumers(stage, source) == deposits[stage, source]
+            assert source not in here or plan.deposits_by(stage, source) == sum(deposits[s, source] for s in later)
 
 
 @settings(max_examples=100)
@@ -172,41 +177,6 @@ def test_a_rank_keeps_a_source_for_exactly_the_later_stages_that_use_it(plan: Wi
                 assert entry.readers == tuple(later)
 
 
-def peak_and_rest(plan: WirePlan, schedule: Schedule, rank: int) -> tuple[int, int]:
-    """The most slices that stand on `rank` at once, and those left over."""
-    standing: dict[tuple[int, int], int] = {}
-    held: dict[tuple[int, int], int] = {}
-    peak = 0
-    for forward, (batch, chunk) in schedule.turns(rank):
-        stage = chunk * plan.pipeline + rank
-        opened = [entry for entry in plan.kept_on(rank) if entry.opened == stage]
-        if forward:
-            assert all((batch, number) in held for number in plan.known_on(stage)), "used after its last reader"
-            standing[batch, stage] = plan.received_slices(stage) + len(made(plan, stage))
-            held |= {(batch, entry.number): entry.last_reader for entry in opened}
-            held = {key: last for key, last in held.items() if (key[0], last) != (batch, stage)}
-            peak = max(peak, sum(standing.values()))
-        else:
-            assert all((batch, later) not in standing for entry in opened for later in entry.readers)
-            del standing[batch, stage]
-    return peak, len(standing) + len(held)
-
-
-@settings(max_examples=100)
-@given(plans(placements=["loop"]), st.data())
-def test_nothing_stands_when_a_schedule_has_run(plan: WirePlan, data: st.DataObject) -> None:
-    rounds = data.draw(st.integers(1, 3))
-    schedule = Schedule(plan.pipeline, plan.virtual, rounds * plan.pipeline)
-    rank = data.draw(st.integers(0, plan.pipeline - 1))
-    peaks = []
-    for variant in variants(plan):
-        peak, rest = peak_and_rest(variant, schedule, rank)
-        assert rest == 0
-        peaks.append(peak)
-    assert peaks[1] <= peaks[2] <= peaks[0]
-    assert [plan.received_slices(hop.to_stage) for hop in plan.hops()] == [hop.slices for hop in plan.hops()]
-
-
 def damaged(hop: Hop, source: int, kind: str) -> Hop:
     """`hop` with one source too few or one too many."""
     sent = tuple(other for other in hop.sources if other != source)
@@ -254,41 +224,30 @@ def test_hops_chain_and_totals_are_theirs(plan: WirePlan) -> None:
     assert plan.slices_standard == sum(not hop.local for hop in hops)
 
 
-# layers, layers a block, P, V; slices of the whole prefix and of its widest hop, with the cache; a published count.
-PUBLISHED = [
-    (27, 3, 3, 3, 44, 9, 17, 3, 23),
-    (32, 4, 4, 2, 35, 8, 21, 4, 25),
-    (48, 6, 8, 2, 79, 9, 55, 5, 59),
-    (93, 12, 4, 4, 79, 9, 31, 3, 37),
-    (93, 12, 8, 2, 79, 9, 55, 5, 59),
-    (93, 12, 8, 4, 167, 9, 77, 3, 83),
-    (93, 12, 8, 1, 35, 8, 35, 8, 35),
-]
+# layers, layers a block, P, V: slices of the whole prefix and of its widest hop, the same cached, a published count.
+PUBLISHED = {
+    (27, 3, 3, 3): (44, 9, 17, 3, 23),
+    (32, 4, 4, 2): (35, 8, 21, 4, 25),
+    (48, 6, 8, 2): (79, 9, 55, 5, 59),
+    (93, 12, 4, 4): (79, 9, 31, 3, 37),
+    (93, 12, 8, 2): (79, 9, 55, 5, 59),
+    (93, 12, 8, 4): (167, 9, 77, 3, 83),
+    (93, 12, 8, 1): (35, 8, 35, 8, 35),
+}
 
 
-@pytest.mark.parametrize(
-    ("layers", "block", "pipeline", "virtual", "total", "widest", "new", "new_widest", "theirs"), PUBLISHED
-)
-def test_slices_of_published_layouts_under_a_near_even_split(
-    layers: int,
-    block: int,
-    pipeline: int,
-    virtual: int,
-    total: int,
-    widest: int,
-    new: int,
-    new_widest: int,
-    theirs: int,
-) -> None:
+@pytest.mark.parametrize("sizes", PUBLISHED, ids=str)
+def test_slices_of_published_layouts_under_a_near_even_split(sizes: tuple[int, int, int, int]) -> None:
     """The published count is of what is new since the receiver's last visit: a block returns to its maker once."""
+    (layers, block, pipeline, virtual), (*expected, published) = sizes, PUBLISHED[sizes]
     layout, stages = DepthLayout(2 * layers, "block", 2 * block), pipeline * virtual
     plan = WirePlan(layout, balanced_split(layers, stages), pipeline, virtual)
     cached = replace(plan, cache=True)
-    assert (plan.slices_standard, plan.slices_total, plan.slices_max) == (stages - 1, total, widest)
-    assert (cached.slices_total, cached.slices_max) == (new, new_widest)
+    assert [plan.slices_total, plan.slices_max, cached.slices_total, cached.slices_max] == expected
+    assert plan.slices_standard == cached.slices_standard == stages - 1
     later = [set[int]().union(*(reads(plan, s) for s in range(m + pipeline, stages, pipeline))) for m in range(stages)]
-    returns = [n for maker in range(stages) for n in made(plan, maker) if n > 0 and n in later[maker]]
-    assert new + len(returns) == theirs
+    to_their_maker = [n for maker in range(stages) for n in made(plan, maker) if n > 0 and n in later[maker]]
+    assert cached.slices_total + len(to_their_maker) == published
 
 
 @given(st.integers(2, 16), st.integers(1, 6), st.integers(1, 3))
@@ -303,18 +262,12 @@ def test_closed_forms_where_every_stage_is_one_block(pipeline: int, virtual: int
     assert virtual > 1 or cached.slices_total == plan.slices_total
 
 
-@pytest.mark.parametrize(
-    ("layout", "split", "hops"),
-    [
-        (DepthLayout(8, "standard", None), (1, 1, 1, 1), [Hop(s, s + 1, (), True, ()) for s in range(3)]),
-        (DepthLayout(8, "block", 3), (2, 2), [Hop(0, 1, (0, 1), True, (0, 1))]),
-        (DepthLayout(4, "block", 2), (0, 2), [Hop(0, 1, (0,), False, (0,))]),
-        (DepthLayout(4, "standard", None), (0, 2), [Hop(0, 1, (), True, ())]),
-    ],
-    ids=["standard", "a boundary inside a block", "an empty first stage", "an empty first stage, standard"],
-)
-def test_hops_by_hand(layout: DepthLayout, split: tuple[int, ...], hops: list[Hop]) -> None:
-    assert list(WirePlan(layout, split, len(split)).hops()) == hops
+def test_hops_by_hand() -> None:
+    standard, block, empty_first = DepthLayout(8, "standard", None), DepthLayout(8, "block", 3), (0, 2)
+    assert WirePlan(standard, (1, 1, 1, 1), 4).hops() == tuple(Hop(s, s + 1, (), True, ()) for s in range(3))
+    assert WirePlan(block, (2, 2), 2).hops() == (Hop(0, 1, (0, 1), True, (0, 1)),), "a boundary inside a block"
+    assert WirePlan(DepthLayout(4, "block", 2), empty_first, 2).hops() == (Hop(0, 1, (0,), False, (0,)),)
+    assert WirePlan(DepthLayout(4, "standard", None), empty_first, 2).hops() == (Hop(0, 1, (), True, ()),)
 
 
 def test_the_picture_in_the_module() -> None:
@@ -325,13 +278,12 @@ def test_the_picture_in_the_module() -> None:
     assert [replace(plan, placement="vee").rank_of(stage) for stage in range(4)] == [0, 1, 1, 0]
 
 
-@pytest.mark.parametrize(
-    ("split", "pipeline", "message"),
-    [((2, 2), 3, "2 stages in the split, 3 in the grid"), ((3, 3), 2, "holds 6 layers, the layout 7")],
-)
-def test_a_split_that_does_not_fit_is_refused(split: tuple[int, ...], pipeline: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        WirePlan(DepthLayout(14, "full", 1), split, pipeline)
+def test_a_split_that_does_not_fit_is_refused() -> None:
+    layout = DepthLayout(14, "full", 1)
+    with pytest.raises(ValueError, match="2 stages in the split, 3 in the grid"):
+        WirePlan(layout, (2, 2), 3)
+    with pytest.raises(ValueError, match="holds 6 layers, the layout 7"):
+        WirePlan(layout, (3, 3), 2)
 
 
 @pytest.mark.parametrize("stage", [0, 2])

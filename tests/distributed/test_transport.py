@@ -1,0 +1,180 @@
+"""Whatever way the history travels, the gradients are those of one process."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnres_train.config.resolve import wire_plan
+from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.source import GradientBuffer, Source
+from attnres_train.model.parameters import initialize, logical_parameters
+from attnres_train.model.spec import transformer_config
+from attnres_train.model.stage import StageModel, StageRole
+from attnres_train.parallel.grid import Grid, build_grid
+from attnres_train.parallel.pipeline import Pipeline
+from attnres_train.parallel.split import balanced_split, stage_layers
+from attnres_train.plan_wire import plan_traffic
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, VOCABULARY, step_batches, tiny_config
+from tests.distributed.training import Trained, build_tiny, relative_error, step_tiny, train_all
+
+TRANSPORTS: dict[str, dict[str, Any]] = {
+    "whole prefix": {"history_cache": "off"},
+    "whole prefix, eager": {"history_cache": "off", "eager": True},
+    "cached": {"history_cache": "on"},
+    "cached, exact": {"history_cache": "on", "exact_gradients": True},
+    "cached, exact, eager": {"history_cache": "on", "exact_gradients": True, "eager": True},
+    "cached, eager": {"history_cache": "on", "eager": True},
+    "cached, no overlap": {"history_cache": "on", "overlap": False},
+    "cached, no overlap, eager": {"history_cache": "on", "overlap": False, "eager": True},
+    "cached, one group": {"history_cache": "on", "micro_batch_group": 4},
+    "cached, one group, eager, exact": {
+        "history_cache": "on", "micro_batch_group": 4, "eager": True, "exact_gradients": True,
+    },
+}  # fmt: skip
+BIT_EQUAL = [name for name, settings in TRANSPORTS.items() if settings.get("exact_gradients") or "whole" in name]
+CASES = ("standard", "full", "block", "full, window")
+STEPS = 3
+
+
+@functools.cache
+def one_process() -> dict[str, Trained]:
+    configs = [tiny_config(case, layers=8, clip=None) for case in CASES]
+    return dict(zip(CASES, run_ranks(train_all, 1, configs, STEPS)[0], strict=True))
+
+
+@functools.cache
+def transported(pipeline: int) -> dict[tuple[str, str], Trained]:
+    """Eight layers on `pipeline` ranks of two stages, every transport and case in one process group."""
+    names = [(transport, case) for transport in TRANSPORTS for case in CASES]
+    configs = [
+        tiny_config(case, layers=8, clip=None, pipeline=pipeline, virtual=2, **TRANSPORTS[transport])
+        for transport, case in names
+    ]
+    return dict(zip(names, run_ranks(train_all, pipeline, configs, STEPS)[0], strict=True))
+
+
+@pytest.mark.parametrize("pipeline", [2, 4])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_every_transport_gives_the_gradients_of_one_process(transport: str, pipeline: int) -> None:
+    for case in CASES:
+        result, reference = transported(pipeline)[transport, case], one_process()[case]
+        assert result.losses == pytest.approx(reference.losses, rel=1e-5)
+        assert result.grad_norms == pytest.approx(reference.grad_norms, rel=1e-5)
+        for name, gradient in reference.first_gradients.items():
+            assert relative_error(result.first_gradients[name], gradient) < 1e-5, f"{case}: {name}"
+
+
+@pytest.mark.parametrize("pipeline", [2, 4])
+@pytest.mark.parametrize("transport", BIT_EQUAL)
+def test_the_whole_prefix_and_exact_gradients_keep_every_bit(transport: str, pipeline: int) -> None:
+    for case in CASES:
+        result, reference = transported(pipeline)[transport, case], one_process()[case]
+        assert result.losses == reference.losses
+        for name, gradient in reference.first_gradients.items():
+            assert result.first_gradients[name].equal(gradient), f"{case}: {name}"
+        for name, weight in reference.weights.items():
+            assert result.weights[name].equal(weight), f"{case}: weight {name} after {STEPS} steps"
+
+
+def test_the_cache_sums_in_another_order() -> None:
+    """Else the two tests above would say nothing of `exact_gradients`."""
+    result, reference = transported(2)["cached", "full"], one_process()["full"]
+    assert any(not result.first_gradients[name].equal(g) for name, g in reference.first_gradients.items())
+
+
+def test_bytes_and_what_is_kept_are_the_plans() -> None:
+    """Sent bytes exactly, in every transport; the account of what is kept has its own test in float64."""
+    for (transport, case), result in transported(4).items():
+        config = tiny_config(case, layers=8, pipeline=4, virtual=2, **TRANSPORTS[transport])
+        plan = plan_traffic(config, wire_plan(config, balanced_split(8, 8)), MICRO_BATCHES, 1)
+        assert result.forward_bytes == [plan.step_forward_bytes] * STEPS, (transport, case)
+
+
+def gradients_in_float64(configs: list[RunConfig], chunk_bytes: int | None) -> list[dict[str, Tensor]]:
+    """Gradients of one step by name, of this rank's stages, under each of `configs`."""
+    grid = build_grid(configs[0].parallel, seed=1)
+    return [_gradients(config, grid, chunk_bytes) for config in configs]
+
+
+def _gradients(config: RunConfig, grid: Grid, chunk_bytes: int | None) -> dict[str, Tensor]:
+    pipeline, stages = _float64_pipeline(config, grid)
+    communicator = pipeline.communicator
+    communicator.forward.chunk_bytes = communicator.backward.chunk_bytes = chunk_bytes
+    pipeline.run(stages, step_batches(0))
+    kept = communicator.take_traffic().kept_bytes
+    planned = plan_traffic(replace(config), pipeline.plan, MICRO_BATCHES, 1).ranks[grid.pipeline_rank].kept_slices
+    assert kept == planned * TOKENS * MICRO_BATCH * config.model.hidden_size * 8
+    return {name: p.grad.clone() for stage in stages for name, p in stage.named_parameters() if p.grad is not None}
+
+
+def _float64_pipeline(config: RunConfig, grid: Grid) -> tuple[Pipeline, list[StageModel]]:
+    parallel, model = config.parallel, config.model
+    split = balanced_split(model.num_layers, parallel.num_stages)
+    megatron = transformer_config(
+        model, dtype=torch.float64, pipeline=parallel.pipeline, virtual=parallel.virtual, overlap=parallel.overlap
+    )
+    stages = []
+    for chunk, stage in enumerate(grid.stages()):
+        first, last = stage == 0, stage == parallel.num_stages - 1
+        number = chunk if parallel.virtual > 1 else None
+        role = StageRole(stage=stage, layers=stage_layers(split, stage), first=first, last=last, chunk=number)
+        module = StageModel(model, config.residual, megatron, grid.groups, role, VOCABULARY, 88).double()
+        initialize(module, model, seed=1, vocabulary_size=VOCABULARY, tensor_rank=0, tensor_ranks=1)
+        for logical in logical_parameters(module, VOCABULARY, 1):
+            if ".depth." in logical.name:
+                noise = torch.Generator().manual_seed(sum(logical.name.encode()))
+                logical.parameter.data += 0.1 * torch.randn(logical.parameter.shape, generator=noise)
+        stages.append(module)
+    plan = wire_plan(config, split)
+    sizes = {"micro_batch_size": MICRO_BATCH, "sequence_length": TOKENS, "dtype": torch.float64}
+    return Pipeline(grid, megatron, plan, parallel, **sizes), stages  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pipeline", [2, 4])
+def test_in_float64_the_cache_equals_the_whole_prefix_to_rounding(pipeline: int) -> None:
+    """Messages are cut into 100-byte pieces here; and what each rank keeps is counted against the plan."""
+    cases = ("full", "block", "full, window")
+    grid = {"layers": 8, "pipeline": pipeline, "virtual": 2}
+    modes: list[dict[str, Any]] = [
+        {"history_cache": "off"},
+        {"history_cache": "on"},
+        {"history_cache": "on", "eager": True},
+    ]
+    configs = [tiny_config(case, **grid, **mode) for case in cases for mode in modes]
+    for found in run_ranks(gradients_in_float64, pipeline, configs, 100):
+        for number in range(len(cases)):
+            off, on, eager = found[3 * number : 3 * number + 3]
+            assert off.keys() == on.keys() and len(off) > 10
+            for name, gradient in off.items():
+                assert relative_error(on[name], gradient) < 1e-12, name
+                assert eager[name].equal(on[name]), name
+
+
+def step_that_loses_a_gradient(config: RunConfig) -> None:
+    """Micro-batch 2 reads what is held through a buffer that nobody will empty."""
+    grid = build_grid(config.parallel, seed=1)
+    parts = build_tiny(config, grid)
+    cache = parts.pipeline.communicator.cache
+    known = cache._known
+
+    def loses(micro_batch: int, stage: int, number: int) -> Source:
+        source = known(micro_batch, stage, number)
+        return Source(source.value, GradientBuffer()) if micro_batch == 2 else source
+
+    cache._known = loses  # type: ignore[method-assign]
+    step_tiny(parts, config, grid, 0)
+
+
+def test_a_lost_gradient_ends_the_step_and_names_where() -> None:
+    config = tiny_config("block", layers=8, pipeline=2, virtual=2, history_cache="on")
+    with pytest.raises(
+        AssertionError, match=r"HistoryError: rank \d .*: source \d of micro-batch 2 is missing gradients"
+    ):
+        run_ranks(step_that_loses_a_gradient, 2, config)

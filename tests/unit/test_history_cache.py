@@ -1,0 +1,313 @@
+"""The depth history of all ranks, driven by hand in one process, against one process without a pipeline."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnres_train.depth.history import History
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.depth.source import Source
+from attnres_train.parallel.cache import HistoryCache, HistoryError
+from attnres_train.parallel.pool import BufferPool
+from attnres_train.parallel.schedule import Schedule
+from attnres_train.parallel.wire import WirePlan
+from tests.unit.test_pipeline_schedule import moves, peak_and_rest
+from tests.unit.test_wire import plans, readers, variants
+
+SHAPE = (2, 1, 3)
+
+
+class Toy:
+    """A network of sublayers tanh(W mix), the mix by constants of each reader. `spoiled` readers break the rules."""
+
+    def __init__(self, layout: DepthLayout, dtype: torch.dtype):
+        random, width, end = torch.Generator().manual_seed(0), SHAPE[-1], layout.num_sublayers
+
+        def parameter(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype).requires_grad_()
+
+        self.layout, self.dtype = layout, dtype
+        self.weights = [parameter(width, width) for _ in range(end + 1)]
+        self.scores = [parameter(layout.reads(reader).count) for reader in range(end + 1)]
+        self.batch = 0
+        self.spoiled: dict[tuple[int, int, int], str] = {}
+
+    def start(self, batch: int) -> History:
+        tokens = torch.linspace(-1, 1 + batch, SHAPE[0] * SHAPE[2]).view(SHAPE).to(self.dtype)
+        return History.start((tokens @ self.weights[-1]).tanh(), self.layout)
+
+    def sublayer(self, number: int, history: History) -> History:
+        output = (self.mix(number, history) @ self.weights[number]).tanh()
+        return history.add(output, self.layout.completes_block(number))
+
+    def mix(self, reader: int, history: History) -> Tensor:
+        reads = self.layout.reads(reader)
+        numbers = (*reads.sources, *([-1] if reads.partial else []))
+        values = [self.tap(reader, *pair) for pair in zip(numbers, history.read(reads), strict=True)]
+        return torch.einsum("n,n...->...", self.scores[reader].softmax(0), torch.stack(values))
+
+    def tap(self, reader: int, number: int, source: Source) -> Tensor:
+        how = self.spoiled.get((self.batch, reader, number))
+        if how == "fails":
+            raise ArithmeticError
+        if how == "twice":
+            return source.tap() + 0 * source.tap()
+        return source.value.detach() if how == "missing" else source.tap()
+
+    def loss(self, history: History) -> Tensor:
+        return self.mix(self.layout.num_sublayers, history).sin().sum()
+
+    def gradients(self) -> list[Tensor]:
+        return [tensor.grad for tensor in (*self.weights, *self.scores) if tensor.grad is not None]
+
+
+def one_process(layout: DepthLayout, micro_batches: int, dtype: torch.dtype) -> tuple[list[float], list[Tensor]]:
+    toy, losses = Toy(layout, dtype), []
+    for batch in range(micro_batches):
+        history = toy.start(batch)
+        for number in range(layout.num_sublayers):
+            history = toy.sublayer(number, history)
+        loss = toy.loss(history)
+        loss.backward()
+        losses.append(loss.item())
+    return losses, toy.gradients()
+
+
+class PoisonPool(BufferPool):
+    """What is given back is spoilt at once."""
+
+    def give(self, tensors: Iterable[Tensor]) -> None:
+        mine = [tensor for tensor in tensors if self._lent.get(id(tensor)) is tensor]
+        super().give(mine)
+        for tensor in mine:
+            tensor.fill_(torch.nan)
+
+
+class Ranks:
+    """All ranks of `plan`; a message is a copy in buffers of the receiver's pool, as on the wire."""
+
+    def __init__(self, plan: WirePlan, dtype: torch.dtype = torch.float64, limit: int = 99):
+        self.plan, self.toy = plan, Toy(plan.layout, dtype)
+        device = torch.device("cpu")
+        self.pools = [PoisonPool(SHAPE, dtype, device, limit) for _ in range(plan.pipeline)]
+        self.caches = [HistoryCache(plan, rank, pool, f"rank {rank}") for rank, pool in enumerate(self.pools)]
+        self.histories: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self.gradients: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self.departed: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self.losses: dict[int, float] = {}
+        self.seen: list[weakref.ref[Tensor]] = []
+
+    def run(self, schedule: Schedule, forward_only: bool = False) -> None:
+        for forward, batch, stage in moves(schedule, forward_only):
+            (self.forward if forward else self.backward)(batch, stage)
+        for cache in self.caches:
+            cache.finish()
+
+    def forward(self, batch: int, *stages: int) -> None:
+        for stage in stages:
+            self._forward(batch, stage)
+
+    def _forward(self, batch: int, stage: int) -> None:
+        cache, toy, plan = self.caches[stage % self.plan.pipeline], self.toy, self.plan
+        toy.batch = batch
+        history = cache.arrive(batch, stage, self.histories.pop((batch, stage))) if stage else toy.start(batch)
+        for reader in readers(plan, stage):
+            history = toy.sublayer(reader, history) if reader < plan.layout.num_sublayers else history
+        self.seen += [weakref.ref(source.value) for source in history.sources.values()]
+        if stage == plan.num_stages - 1:
+            tapped = (toy.loss(history),)
+            cache.end(batch, stage)
+            self.losses[batch] = tapped[0].item()
+        else:
+            departure = cache.depart(batch, stage, history)
+            tapped = departure.tapped
+            self.histories[batch, stage + 1] = self._sent(stage + 1, departure.travelling)
+        if torch.is_grad_enabled():
+            self.departed[batch, stage] = tapped
+
+    def backward(self, batch: int, stage: int) -> None:
+        rank = stage % self.plan.pipeline
+        torch.autograd.backward(self.departed.pop((batch, stage)), self.gradients.pop((batch, stage), None))
+        if stage:
+            owed = self.caches[rank].returned(batch, stage)
+            self.gradients[batch, stage - 1] = self._sent(stage - 1, owed)
+            self.pools[rank].give(owed)
+
+    def _sent(self, to_stage: int, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        pool = self.pools[to_stage % self.plan.pipeline]
+        buffers = tuple(pool.take().copy_(tensor) for tensor in tensors)
+        self.seen += [weakref.ref(buffer) for buffer in buffers]
+        return buffers
+
+    @property
+    def alive(self) -> int:
+        return sum(ref() is not None for ref in self.seen)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[WirePlan, Schedule]:
+    plan = draw(plans(placements=["loop"], ranks=(2, 4), most=8))
+    group = plan.pipeline + draw(st.integers(0, 1))
+    return plan, Schedule(plan.pipeline, plan.virtual, 2 * group, group)
+
+
+def agrees(plan: WirePlan, schedule: Schedule, dtype: torch.dtype) -> None:
+    """Losses bit for bit, gradients too where the plan promises it; peaks as the schedule says."""
+    losses, expected = one_process(plan.layout, schedule.micro_batches, dtype)
+    ranks = Ranks(plan, dtype)
+    ranks.run(schedule)
+    assert [ranks.losses[batch] for batch in range(schedule.micro_batches)] == losses
+    gradients = ranks.toy.gradients()
+    if plan.exact_gradients or not plan.cache:
+        assert all(torch.equal(*pair) for pair in zip(gradients, expected, strict=True))
+    else:
+        found, exact = (torch.cat([gradient.flatten() for gradient in each]) for each in (gradients, expected))
+        assert (found - exact).norm() <= {torch.float64: 1e-12, torch.float32: 1e-6}[dtype] * exact.norm()
+    for rank, cache in enumerate(ranks.caches):
+        assert [cache.take_peak_slices(), cache.take_peak_slices()] == [peak_and_rest(plan, schedule, rank)[0], 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@settings(max_examples=20)
+@given(case=cases())
+def test_all_ranks_together_are_one_process(dtype: torch.dtype, case: tuple[WirePlan, Schedule]) -> None:
+    for plan in variants(case[0]):
+        agrees(plan, case[1], dtype)
+
+
+@pytest.mark.parametrize("split", [(1, 1, 0, 1), (1, 0, 1, 1), (1, 1, 1, 0, 0, 1)], ids=str)
+@pytest.mark.parametrize("window", [None, 1])
+def test_a_source_that_only_later_stages_of_its_maker_read(split: tuple[int, ...], window: int | None) -> None:
+    """Stages of no layers follow: the source does not travel, and its gradient must reach its maker all the same."""
+    layout, pipeline = DepthLayout(2 * sum(split), "block", 2, window), len(split) // 2
+    for plan in variants(WirePlan(layout, split, pipeline, 2)):
+        agrees(plan, Schedule(pipeline, 2, 2 * pipeline), torch.float64)
+
+
+PLAN = WirePlan(DepthLayout(8, "block", 2), (1, 1, 1, 1), pipeline=2, virtual=2)
+CACHED = replace(PLAN, cache=True)
+SCHEDULE = Schedule(2, 2, 4)
+
+
+def assert_named(caught: pytest.ExceptionInfo[HistoryError], *words: str) -> None:
+    text = f"{caught.value} "
+    assert all(any(f"{word}{end}" in text for end in " :,") for word in words), text
+
+
+@pytest.mark.parametrize(("how", "what"), [("missing", "is missing gradients"), ("twice", "got gradients twice")])
+@pytest.mark.parametrize("plan", variants(PLAN), ids=["whole prefix", "cached", "exact"])
+def test_one_deposit_too_few_or_too_many(plan: WirePlan, how: str, what: str) -> None:
+    """On the stage that made the source, received it, knows it. What the last stage makes has no account."""
+    reads = {(s, n): r for s in range(4) for r in readers(plan, s) for n in plan.layout.reads(r).sources if n < 4}
+    for (stage, number), reader in reads.items():
+        ranks = Ranks(plan)
+        ranks.toy.spoiled[1, reader, number] = how
+        with pytest.raises(HistoryError, match=what) as caught:
+            ranks.run(SCHEDULE)
+        assert_named(caught, f"rank {stage % 2}", "micro-batch 1", f"source {number}", f"stage {stage}")
+
+
+@pytest.mark.parametrize("batch_by_batch", [True, False])
+def test_two_micro_batches_mixed_up(batch_by_batch: bool) -> None:
+    ranks = Ranks(CACHED)
+    for batch in (0, 1):
+        ranks.forward(batch, 0, 1, 2)
+    held = ranks.caches[1]._held
+    first, second = held[0, 0], held[1, 0]
+    held[0, 0], held[1, 0] = replace(first, buffer=second.buffer), replace(second, buffer=first.buffer)
+    for batch in (0, 1):
+        ranks.forward(batch, 3)
+    order = [(batch, stage) for stage in (3, 2, 1, 0) for batch in (0, 1)]
+    with pytest.raises(HistoryError) as caught:
+        for batch, stage in sorted(order, key=lambda visit: visit[0]) if batch_by_batch else order:
+            ranks.backward(batch, stage)
+    assert_named(caught, "rank 1", "micro-batch 0", "source 0")
+
+
+def test_a_release_left_out() -> None:
+    ranks = Ranks(CACHED)
+    ranks.caches[1]._release = lambda micro_batch, number: None  # type: ignore[method-assign]
+    with pytest.raises(HistoryError, match="still held after its last reader") as caught:
+        ranks.run(SCHEDULE)
+    assert_named(caught, "rank 1", "micro-batch 0", "source 0", "stage 3")
+
+
+def test_a_backward_never_run() -> None:
+    ranks = Ranks(CACHED)
+    ranks.forward(0, 0, 1, 2, 3)
+    ranks.backward(0, 3)
+    ranks.backward(0, 2)
+    for rank in (0, 1):
+        with pytest.raises(HistoryError, match="never ran backward") as caught:
+            ranks.caches[rank].finish()
+        assert_named(caught, f"rank {rank}", "micro-batch 0", f"stage {rank}")
+
+
+def test_a_source_that_is_no_longer_held() -> None:
+    ranks = Ranks(CACHED)
+    ranks.forward(0, 0, 1, 2)
+    message = ranks.histories[0, 3]
+    ranks.forward(0, 3)
+    ranks.histories[0, 3] = message
+    with pytest.raises(HistoryError, match="is not held for") as caught:
+        ranks.forward(0, 3)
+    assert_named(caught, "rank 1", "micro-batch 0", "source 0", "stage 3")
+
+
+@pytest.mark.parametrize("plan", variants(PLAN), ids=["whole prefix", "cached", "exact"])
+def test_nothing_is_alive_afterwards(plan: WirePlan) -> None:
+    ranks = Ranks(plan, limit=0)
+    ranks.run(SCHEDULE)
+    assert ranks.seen and ranks.alive == 0
+    evaluation = Ranks(plan)
+    with torch.no_grad():
+        evaluation.run(SCHEDULE, forward_only=True)
+    assert evaluation.losses == ranks.losses
+    assert evaluation.seen and evaluation.alive == 0
+
+
+def test_nothing_is_alive_after_an_exception() -> None:
+    ranks = Ranks(CACHED, limit=0)
+    ranks.toy.spoiled[1, 6, 0] = "fails"
+    with suppress(ArithmeticError):
+        ranks.run(SCHEDULE)
+    for messages in (ranks.histories, ranks.gradients, ranks.departed):
+        messages.clear()
+    assert ranks.alive > 0, "of the caches"
+    for cache in ranks.caches:
+        cache.clear()
+        cache.finish()
+    assert ranks.alive == 0
+
+
+def test_received_buffers_wait_in_the_pool_once_their_stage_has_run_backward() -> None:
+    ranks = Ranks(CACHED)
+    ranks.forward(0, 0, 1, 2)
+    received = ranks.histories[0, 3]
+    ranks.forward(0, 3)
+    assert len(ranks.pools[1]) == 0
+    ranks.backward(0, 3)
+    assert len(received) == 1 and ranks.pools[1].take() is received[0]
+
+
+def test_a_pool_takes_back_its_own_and_no_more_than_its_limit() -> None:
+    pool = BufferPool(SHAPE, torch.float32, torch.device("cpu"), limit=2)
+    one, two, three = pool.take(), pool.take(), pool.take()
+    assert one.shape == SHAPE and one.dtype == torch.float32
+    pool.give([torch.empty(SHAPE), one.detach(), one[:1]])
+    assert len(pool) == 0, "a foreign tensor, an alias, a part"
+    pool.give([one, one])
+    pool.give([one])
+    assert len(pool) == 1, "once"
+    pool.give([two, three])
+    assert len(pool) == 2
+    assert {id(pool.take()), id(pool.take())} == {id(one), id(two)}
