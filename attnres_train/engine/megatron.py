@@ -50,7 +50,7 @@ class MegatronEngine:
         self.updates = 0
         tensor = grid.parallel.tensor
         self._logical = [p for stage in stages for p in logical_parameters(stage, vocabulary_size, tensor)]
-        self._chunks = [_wrap(stage, config, chunk) for chunk, stage in enumerate(stages)]
+        self._chunks = [_wrap(stage, config) for stage in stages]
         config.finalize_model_grads_func = finalize_model_grads
         self.optimizer = get_megatron_optimizer(
             _megatron_optimizer_config(optimizer, config.params_dtype),
@@ -179,9 +179,12 @@ def _vectors() -> ParamKey:
     return ParamKey(predicate=ParamPredicate(name="never_decays", fn=lambda parameter: not decays(parameter)))
 
 
-def _wrap(stage: StageModel, config: TransformerConfig, chunk: int) -> DistributedDataParallel:
+def _wrap(stage: StageModel, config: TransformerConfig) -> DistributedDataParallel:
+    """megatron-core's own loop sets `disable_bucketing` for all chunks but the first. That gathers all of a chunk's
+    weights in one coalesced call, which gloo (torch 2.13) answers with wrong values where they mix bf16 and fp32.
+    Buckets are as large as can be anyway, since gradients are not reduced while backward runs."""
     ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
-    return DistributedDataParallel(config, ddp, stage, disable_bucketing=chunk > 0)
+    return DistributedDataParallel(config, ddp, stage)
 
 
 def _megatron_optimizer_config(optimizer: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:

@@ -86,13 +86,17 @@ def main() -> None:
         return
     clean_up_on_signals()
     rows: list[dict[str, Any]] = []
+    skipped: list[dict[str, Any]] = []
     for rate in options.rates.split(","):
         reason = None if rate == "loopback" else why_not_shaped()
         if reason is None:
             rows += _measure(options, rate)
         else:
-            rows.append({"case": "skipped", "rate": rate, "reason": reason})
-    show(rows, options.json, _about(options))
+            skipped.append({"case": "skipped", "rate": rate, "reason": reason})
+    show(rows + skipped if options.json else rows, options.json, _about(options))
+    if not options.json:
+        for row in skipped:
+            print(f"{row['rate']}: skipped, {row['reason']}")
 
 
 def _options() -> argparse.Namespace:

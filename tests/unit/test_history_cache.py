@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -30,14 +31,14 @@ class Toy:
     """A network of sublayers tanh(W mix), the mix by constants of each reader. `spoiled` readers break the rules."""
 
     def __init__(self, layout: DepthLayout, dtype: torch.dtype):
-        random, width, end = torch.Generator().manual_seed(0), SHAPE[-1], layout.num_sublayers
+        random, everyone = torch.Generator().manual_seed(0), range(layout.num_sublayers + 1)
 
         def parameter(*shape: int) -> Tensor:
             return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype).requires_grad_()
 
         self.layout, self.dtype = layout, dtype
-        self.weights = [parameter(width, width) for _ in range(end + 1)]
-        self.scores = [parameter(layout.reads(reader).count) for reader in range(end + 1)]
+        self.weights = [parameter(SHAPE[-1], SHAPE[-1]) for _ in everyone]
+        self.scores = [parameter(layout.reads(reader).count) for reader in everyone]
         self.batch = 0
         self.spoiled: dict[tuple[int, int, int], str] = {}
 
@@ -112,11 +113,7 @@ class Ranks:
         for cache in self.caches:
             cache.finish()
 
-    def forward(self, batch: int, *stages: int) -> None:
-        for stage in stages:
-            self._forward(batch, stage)
-
-    def _forward(self, batch: int, stage: int) -> None:
+    def forward(self, batch: int, stage: int) -> None:
         cache, toy, plan = self.caches[stage % self.plan.pipeline], self.toy, self.plan
         toy.batch = batch
         history = cache.arrive(batch, stage, self.histories.pop((batch, stage))) if stage else toy.start(batch)
@@ -133,6 +130,10 @@ class Ranks:
             self.histories[batch, stage + 1] = self._sent(stage + 1, departure.travelling)
         if torch.is_grad_enabled():
             self.departed[batch, stage] = tapped
+
+    def forwards(self, batch: int, stages: range) -> None:
+        for stage in stages:
+            self.forward(batch, stage)
 
     def backward(self, batch: int, stage: int) -> None:
         rank = stage % self.plan.pipeline
@@ -153,13 +154,6 @@ class Ranks:
         return sum(ref() is not None for ref in self.seen)
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[WirePlan, Schedule]:
-    plan = draw(plans(placements=["loop"], ranks=(2, 4), most=8))
-    group = plan.pipeline + draw(st.integers(0, 1))
-    return plan, Schedule(plan.pipeline, plan.virtual, 2 * group, group)
-
-
 def agrees(plan: WirePlan, schedule: Schedule, dtype: torch.dtype) -> None:
     """Losses bit for bit, gradients too where the plan promises it; peaks as the schedule says."""
     losses, expected = one_process(plan.layout, schedule.micro_batches, dtype)
@@ -178,10 +172,11 @@ def agrees(plan: WirePlan, schedule: Schedule, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @settings(max_examples=20)
-@given(case=cases())
-def test_all_ranks_together_are_one_process(dtype: torch.dtype, case: tuple[WirePlan, Schedule]) -> None:
-    for plan in variants(case[0]):
-        agrees(plan, case[1], dtype)
+@given(plan=plans(loop=True, small=True), more=st.integers(0, 1))
+def test_all_ranks_together_are_one_process(dtype: torch.dtype, plan: WirePlan, more: int) -> None:
+    group = plan.pipeline + more
+    for variant in variants(plan):
+        agrees(variant, Schedule(plan.pipeline, plan.virtual, 2 * group, group), dtype)
 
 
 @pytest.mark.parametrize("split", [(1, 1, 0, 1), (1, 0, 1, 1), (1, 1, 1, 0, 0, 1)], ids=str)
@@ -198,9 +193,12 @@ CACHED = replace(PLAN, cache=True)
 SCHEDULE = Schedule(2, 2, 4)
 
 
-def assert_named(caught: pytest.ExceptionInfo[HistoryError], *words: str) -> None:
-    text = f"{caught.value} "
-    assert all(any(f"{word}{end}" in text for end in " :,") for word in words), text
+@contextmanager
+def refused(what: str, *names: str) -> Iterator[None]:
+    with pytest.raises(HistoryError, match=what) as caught:
+        yield
+    for name in names:
+        assert re.search(rf"{name}\b", str(caught.value)), f"{caught.value}: no {name}"
 
 
 @pytest.mark.parametrize(("how", "what"), [("missing", "is missing gradients"), ("twice", "got gradients twice")])
@@ -211,56 +209,51 @@ def test_one_deposit_too_few_or_too_many(plan: WirePlan, how: str, what: str) ->
     for (stage, number), reader in reads.items():
         ranks = Ranks(plan)
         ranks.toy.spoiled[1, reader, number] = how
-        with pytest.raises(HistoryError, match=what) as caught:
+        with refused(what, f"rank {stage % 2}", "micro-batch 1", f"source {number}", f"stage {stage}"):
             ranks.run(SCHEDULE)
-        assert_named(caught, f"rank {stage % 2}", "micro-batch 1", f"source {number}", f"stage {stage}")
 
 
 @pytest.mark.parametrize("batch_by_batch", [True, False])
 def test_two_micro_batches_mixed_up(batch_by_batch: bool) -> None:
     ranks = Ranks(CACHED)
     for batch in (0, 1):
-        ranks.forward(batch, 0, 1, 2)
+        ranks.forwards(batch, range(3))
     held = ranks.caches[1]._held
     first, second = held[0, 0], held[1, 0]
     held[0, 0], held[1, 0] = replace(first, buffer=second.buffer), replace(second, buffer=first.buffer)
     for batch in (0, 1):
         ranks.forward(batch, 3)
     order = [(batch, stage) for stage in (3, 2, 1, 0) for batch in (0, 1)]
-    with pytest.raises(HistoryError) as caught:
+    with refused("", "rank 1", "micro-batch 0", "source 0", "stage"):
         for batch, stage in sorted(order, key=lambda visit: visit[0]) if batch_by_batch else order:
             ranks.backward(batch, stage)
-    assert_named(caught, "rank 1", "micro-batch 0", "source 0")
 
 
 def test_a_release_left_out() -> None:
     ranks = Ranks(CACHED)
     ranks.caches[1]._release = lambda micro_batch, number: None  # type: ignore[method-assign]
-    with pytest.raises(HistoryError, match="still held after its last reader") as caught:
+    with refused("still held after its last reader", "rank 1", "micro-batch 0", "source 0", "stage 3"):
         ranks.run(SCHEDULE)
-    assert_named(caught, "rank 1", "micro-batch 0", "source 0", "stage 3")
 
 
 def test_a_backward_never_run() -> None:
     ranks = Ranks(CACHED)
-    ranks.forward(0, 0, 1, 2, 3)
+    ranks.forwards(0, range(4))
     ranks.backward(0, 3)
     ranks.backward(0, 2)
     for rank in (0, 1):
-        with pytest.raises(HistoryError, match="never ran backward") as caught:
+        with refused("never ran backward", f"rank {rank}", "micro-batch 0", f"stage {rank}"):
             ranks.caches[rank].finish()
-        assert_named(caught, f"rank {rank}", "micro-batch 0", f"stage {rank}")
 
 
 def test_a_source_that_is_no_longer_held() -> None:
     ranks = Ranks(CACHED)
-    ranks.forward(0, 0, 1, 2)
+    ranks.forwards(0, range(3))
     message = ranks.histories[0, 3]
     ranks.forward(0, 3)
     ranks.histories[0, 3] = message
-    with pytest.raises(HistoryError, match="is not held for") as caught:
+    with refused("is not held for", "rank 1", "micro-batch 0", "source 0", "stage 3"):
         ranks.forward(0, 3)
-    assert_named(caught, "rank 1", "micro-batch 0", "source 0", "stage 3")
 
 
 @pytest.mark.parametrize("plan", variants(PLAN), ids=["whole prefix", "cached", "exact"])
@@ -282,7 +275,7 @@ def test_nothing_is_alive_after_an_exception() -> None:
         ranks.run(SCHEDULE)
     for messages in (ranks.histories, ranks.gradients, ranks.departed):
         messages.clear()
-    assert ranks.alive > 0, "of the caches"
+    assert ranks.alive > 0, "in the caches"
     for cache in ranks.caches:
         cache.clear()
         cache.finish()
@@ -291,7 +284,7 @@ def test_nothing_is_alive_after_an_exception() -> None:
 
 def test_received_buffers_wait_in_the_pool_once_their_stage_has_run_backward() -> None:
     ranks = Ranks(CACHED)
-    ranks.forward(0, 0, 1, 2)
+    ranks.forwards(0, range(3))
     received = ranks.histories[0, 3]
     ranks.forward(0, 3)
     assert len(ranks.pools[1]) == 0
@@ -302,12 +295,9 @@ def test_received_buffers_wait_in_the_pool_once_their_stage_has_run_backward() -
 def test_a_pool_takes_back_its_own_and_no_more_than_its_limit() -> None:
     pool = BufferPool(SHAPE, torch.float32, torch.device("cpu"), limit=2)
     one, two, three = pool.take(), pool.take(), pool.take()
-    assert one.shape == SHAPE and one.dtype == torch.float32
     pool.give([torch.empty(SHAPE), one.detach(), one[:1]])
     assert len(pool) == 0, "a foreign tensor, an alias, a part"
     pool.give([one, one])
-    pool.give([one])
     assert len(pool) == 1, "once"
-    pool.give([two, three])
-    assert len(pool) == 2
-    assert {id(pool.take()), id(pool.take())} == {id(one), id(two)}
+    pool.give([one, two, three])
+    assert len(pool) == 2 and {id(pool.take()), id(pool.take())} == {id(one), id(two)}

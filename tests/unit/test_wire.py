@@ -19,19 +19,18 @@ from attnres_train.parallel.wire import Hop, WirePlan, slice_bytes
 
 
 @st.composite
-def plans(
-    draw: st.DrawFn, placements: Sequence[str] = ("loop", "vee"), ranks: tuple[int, int] = (1, 16), most: int = 64
-) -> WirePlan:
-    """Up to `most` stages; any of them may have no layer, the first and the last too."""
-    pipeline = draw(st.integers(*ranks))
-    stages = pipeline * draw(st.integers(1, min(6, most // pipeline)))
-    split = draw(st.lists(st.integers(0, 4 if stages <= 16 else 2), min_size=stages, max_size=stages))
+def plans(draw: st.DrawFn, loop: bool = False, small: bool = False) -> WirePlan:
+    """Up to 64 stages (`small`: 7, on several ranks); any may have no layer, the first and the last too."""
+    pipeline = draw(st.integers(2, 4) if small else st.integers(1, 16))
+    stages = pipeline * draw(st.integers(1, min(6, (7 if small else 64) // pipeline)))
+    most = 2 if small or stages > 16 else 4
+    split = draw(st.lists(st.integers(0, most), min_size=stages, max_size=stages))
     split[draw(st.integers(0, stages - 1))] += 1
     mode = draw(st.sampled_from(["block", "full", "standard"]))
     size = {"standard": None, "full": 1, "block": draw(st.integers(1, 9))}[mode]
     window = None if size is None else draw(st.none() | st.integers(1, 5))
     layout = DepthLayout(2 * sum(split), mode, size, window)  # type: ignore[arg-type]
-    placement = draw(st.sampled_from(placements))
+    placement = "loop" if loop else draw(st.sampled_from(["loop", "vee"]))
     return WirePlan(layout, tuple(split), pipeline, stages // pipeline, placement=placement)  # type: ignore[arg-type]
 
 
