@@ -1,9 +1,14 @@
-"""The process grid and how the depth history crosses it.
+"""The process grid and how the depth history crosses it. README.md follows one source there and back.
 
 split.py      layers to stages (pure)
-wire.py       what travels on each hop (pure)
+wire.py       what each hop brings, what each rank keeps, how many gradients are due (pure)
+schedule.py   the order in which ranks visit their stages (pure)
 grid.py       degrees, groups and coordinates of this rank
-transport.py  the payload and the communicator under megatron-core's schedules
+cache.py      the history of every micro-batch in flight on a rank, and the account of its gradients
+lane.py       messages of one direction between neighbours
+pool.py       receive buffers, used again
+transport.py  the bundle and the communicator under megatron-core's schedules
+pipeline.py   one run of the schedule
 cpu.py        what lets megatron-core run without CUDA; does nothing where CUDA is
 config.py     the [parallel] section
 """

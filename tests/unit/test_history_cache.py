@@ -43,7 +43,7 @@ class Toy:
         self.spoiled: dict[tuple[int, int, int], str] = {}
 
     def start(self, batch: int) -> History:
-        tokens = torch.linspace(-1, 1 + batch, SHAPE[0] * SHAPE[2]).view(SHAPE).to(self.dtype)
+        tokens = torch.linspace(-1, 1 + batch, 6, dtype=self.dtype).view(SHAPE)
         return History.start((tokens @ self.weights[-1]).tanh(), self.layout)
 
     def sublayer(self, number: int, history: History) -> History:
@@ -58,8 +58,6 @@ class Toy:
 
     def tap(self, reader: int, number: int, source: Source) -> Tensor:
         how = self.spoiled.get((self.batch, reader, number))
-        if how == "fails":
-            raise ArithmeticError
         if how == "twice":
             return source.tap() + 0 * source.tap()
         return source.value.detach() if how == "missing" else source.tap()
@@ -94,16 +92,17 @@ class PoisonPool(BufferPool):
 
 
 class Ranks:
-    """All ranks of `plan`; a message is a copy in buffers of the receiver's pool, as on the wire."""
+    """All ranks of `plan`; a message is a copy in buffers of the receiver's pool, as on the wire.
+
+    Odd micro-batches ask for what is complete after every sublayer, as eager sending does.
+    """
 
     def __init__(self, plan: WirePlan, dtype: torch.dtype = torch.float64, limit: int = 99):
         self.plan, self.toy = plan, Toy(plan.layout, dtype)
-        device = torch.device("cpu")
-        self.pools = [PoisonPool(SHAPE, dtype, device, limit) for _ in range(plan.pipeline)]
+        self.pools = [PoisonPool(SHAPE, dtype, torch.device("cpu"), limit) for _ in range(plan.pipeline)]
         self.caches = [HistoryCache(plan, rank, pool, f"rank {rank}") for rank, pool in enumerate(self.pools)]
         self.histories: dict[tuple[int, int], tuple[Tensor, ...]] = {}
-        self.gradients: dict[tuple[int, int], tuple[Tensor, ...]] = {}
-        self.departed: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self.gradients, self.departed = dict(self.histories), dict(self.histories)
         self.losses: dict[int, float] = {}
         self.seen: list[weakref.ref[Tensor]] = []
 
@@ -114,20 +113,23 @@ class Ranks:
             cache.finish()
 
     def forward(self, batch: int, stage: int) -> None:
-        cache, toy, plan = self.caches[stage % self.plan.pipeline], self.toy, self.plan
+        cache, toy, last = self.caches[stage % self.plan.pipeline], self.toy, self.plan.num_stages - 1
         toy.batch = batch
         history = cache.arrive(batch, stage, self.histories.pop((batch, stage))) if stage else toy.start(batch)
-        for reader in readers(plan, stage):
-            history = toy.sublayer(reader, history) if reader < plan.layout.num_sublayers else history
+        early: tuple[Tensor, ...] = ()
+        for sublayer in readers(self.plan, stage)[: 2 * self.plan.layers_per_stage[stage]]:
+            history = toy.sublayer(sublayer, history)
+            if batch % 2 and stage < last:
+                early += cache.complete(batch, stage, history)
         self.seen += [weakref.ref(source.value) for source in history.sources.values()]
-        if stage == plan.num_stages - 1:
+        if stage == last:
             tapped = (toy.loss(history),)
             cache.end(batch, stage)
             self.losses[batch] = tapped[0].item()
         else:
             departure = cache.depart(batch, stage, history)
             tapped = departure.tapped
-            self.histories[batch, stage + 1] = self._sent(stage + 1, departure.travelling)
+            self.histories[batch, stage + 1] = self._sent(stage + 1, (*early, *departure.travelling))
         if torch.is_grad_enabled():
             self.departed[batch, stage] = tapped
 
@@ -160,12 +162,10 @@ def agrees(plan: WirePlan, schedule: Schedule, dtype: torch.dtype) -> None:
     ranks = Ranks(plan, dtype)
     ranks.run(schedule)
     assert [ranks.losses[batch] for batch in range(schedule.micro_batches)] == losses
-    gradients = ranks.toy.gradients()
-    if plan.exact_gradients or not plan.cache:
-        assert all(torch.equal(*pair) for pair in zip(gradients, expected, strict=True))
-    else:
-        found, exact = (torch.cat([gradient.flatten() for gradient in each]) for each in (gradients, expected))
-        assert (found - exact).norm() <= {torch.float64: 1e-12, torch.float32: 1e-6}[dtype] * exact.norm()
+    found, exact = (torch.cat([gradient.flatten() for gradient in each]) for each in (ranks.toy.gradients(), expected))
+    bound = {torch.float64: 1e-12, torch.float32: 1e-6}[dtype] * exact.norm()
+    another_order = plan.cache and not plan.exact_gradients
+    assert torch.equal(found, exact) or (another_order and (found - exact).norm() <= bound)
     for rank, cache in enumerate(ranks.caches):
         assert [cache.take_peak_slices(), cache.take_peak_slices()] == [peak_and_rest(plan, schedule, rank)[0], 0]
 
@@ -197,8 +197,7 @@ SCHEDULE = Schedule(2, 2, 4)
 def refused(what: str, *names: str) -> Iterator[None]:
     with pytest.raises(HistoryError, match=what) as caught:
         yield
-    for name in names:
-        assert re.search(rf"{name}\b", str(caught.value)), f"{caught.value}: no {name}"
+    assert all(re.search(rf"{name}\b", str(caught.value)) for name in names), str(caught.value)
 
 
 @pytest.mark.parametrize(("how", "what"), [("missing", "is missing gradients"), ("twice", "got gradients twice")])
@@ -215,6 +214,7 @@ def test_one_deposit_too_few_or_too_many(plan: WirePlan, how: str, what: str) ->
 
 @pytest.mark.parametrize("batch_by_batch", [True, False])
 def test_two_micro_batches_mixed_up(batch_by_batch: bool) -> None:
+    """Not batch by batch, as megatron-core goes, every count is right."""
     ranks = Ranks(CACHED)
     for batch in (0, 1):
         ranks.forwards(batch, range(3))
@@ -270,8 +270,8 @@ def test_nothing_is_alive_afterwards(plan: WirePlan) -> None:
 
 def test_nothing_is_alive_after_an_exception() -> None:
     ranks = Ranks(CACHED, limit=0)
-    ranks.toy.spoiled[1, 6, 0] = "fails"
-    with suppress(ArithmeticError):
+    ranks.toy.loss = lambda history: 1 / 0  # type: ignore[assignment, return-value]
+    with suppress(ZeroDivisionError):
         ranks.run(SCHEDULE)
     for messages in (ranks.histories, ranks.gradients, ranks.departed):
         messages.clear()
