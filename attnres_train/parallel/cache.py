@@ -22,6 +22,7 @@ from torch import Tensor
 
 from attnres_train.depth.history import History
 from attnres_train.depth.source import GradientBuffer, Source
+from attnres_train.parallel.offload import HostOffload
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.wire import WirePlan
 
@@ -48,11 +49,18 @@ class _InFlight:
     slices: int
     """Slices that stand because of it: received or made, not those held from an earlier stage."""
 
+    def values(self) -> list[Tensor]:
+        """What its backward will read of the history."""
+        partial = [] if self.partial is None else [self.partial]
+        return [source.value for source in (*self.sources.values(), *partial)]
+
 
 @dataclass(frozen=True)
 class Departure:
     """What a stage hands on: the tensors whose gradients come back, in the hop's order, and those that travel."""
 
+    micro_batch: int
+    stage: int
     tapped: tuple[Tensor, ...]
     travelling: tuple[Tensor, ...]
 
@@ -60,11 +68,14 @@ class Departure:
 class HistoryCache:
     """The history on one pipeline rank; `where` names it in errors.
 
-    `pool` gets received buffers back once their stage has run backward.
+    `pool` gets received buffers back once their stage has run backward. With `offload` slices wait in host memory
+    from `left`, when what a stage sends has gone, to `wanted`, before it runs backward.
     """
 
-    def __init__(self, plan: WirePlan, pipeline_rank: int, pool: BufferPool, where: str):
-        self.plan, self.pool, self.where = plan, pool, where
+    def __init__(
+        self, plan: WirePlan, pipeline_rank: int, pool: BufferPool, where: str, offload: HostOffload | None = None
+    ):
+        self.plan, self.pool, self.where, self.offload = plan, pool, where, offload
         self.peak_slices = 0
         self._kept = plan.kept_on(pipeline_rank)
         self._held: dict[tuple[int, int], _Held] = {}
@@ -100,7 +111,8 @@ class HistoryCache:
         partial = (history.partial.tap(owns_gradient=True),) if hop.partial and history.partial is not None else ()
         travelling = self.complete(micro_batch, stage, history)
         del self._gone[micro_batch, stage]
-        return Departure((*tapped, *partial), (*travelling, *(tensor.detach() for tensor in partial)))
+        travelling = (*travelling, *(tensor.detach() for tensor in partial))
+        return Departure(micro_batch, stage, (*tapped, *partial), travelling)
 
     def complete(self, micro_batch: int, stage: int, history: History) -> tuple[Tensor, ...]:
         """What `stage` owes the next one, is complete, and has not been asked for before; in the hop's order."""
@@ -120,6 +132,18 @@ class HistoryCache:
                 self._release(micro_batch, entry.number)
         if not torch.is_grad_enabled():
             self._in_flight.pop((micro_batch, stage), None)
+
+    def left(self, micro_batch: int, stage: int) -> None:
+        """What `stage` sent has left its memory: until its backward nobody needs what it keeps."""
+        flight = self._in_flight.get((micro_batch, stage))
+        if self.offload is not None and flight is not None and torch.is_grad_enabled():
+            self.offload.park(flight.values())
+
+    def wanted(self, micro_batch: int, stage: int) -> None:
+        """`stage` is about to run backward."""
+        flight = self._in_flight.get((micro_batch, stage))
+        if self.offload is not None and flight is not None:
+            self.offload.fetch(flight.values())
 
     def returned(self, micro_batch: int, stage: int) -> tuple[Tensor, ...]:
         """The gradients that `stage`, whose backward is done, owes the stage before it, in the hop's order.
@@ -149,6 +173,8 @@ class HistoryCache:
         self._held.clear()
         self._in_flight.clear()
         self._gone.clear()
+        if self.offload is not None:
+            self.offload.clear()
 
     def take_peak_slices(self) -> int:
         """The most slices that stood at once since this was last asked."""
@@ -171,6 +197,8 @@ class HistoryCache:
         held = self._held.get((micro_batch, number))
         if held is None:
             raise self._error(micro_batch, number, f"is not held for stage {stage}")
+        if self.offload is not None:
+            self.offload.fetch([held.value])
         return Source.leaf(held.value, None if self.plan.exact_gradients else held.buffer)
 
     def _release(self, micro_batch: int, number: int) -> None:

@@ -39,6 +39,8 @@ class ParallelConfig:
     eager: bool = False
     """A source leaves as soon as its block is complete, while its stage still computes, and receives are posted
     one message ahead."""
+    offload: bool = False
+    """What stages received and the block sums they made wait in host memory between forward and backward."""
     overlap: bool = True
     """With `virtual`: stages compute while messages are under way."""
     micro_batch_group: int | None = Field(default=None, ge=1)

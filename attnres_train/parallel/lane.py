@@ -27,6 +27,10 @@ class Transfer:
     messages: list[Tensor] = field(default_factory=list)
     done: Callable[[], None] | None = None
 
+    @property
+    def is_through(self) -> bool:
+        return all(work.is_completed() for work in self.works)
+
     def wait(self) -> None:
         for work in self.works:
             work.wait()
@@ -69,15 +73,19 @@ class Lane:
         operations = [dist.P2POp(dist.isend, message, self.to_rank, self.send_group) for message in messages]
         transfer = Transfer(dist.batch_isend_irecv(operations) if operations else [], messages, done)
         self._leaving.append(transfer)
-        while len(self._leaving) > self.max_leaving:
-            self._leaving.popleft().wait()
+        self._let_go()
         return transfer
 
     def receive(self, tensors: Sequence[Tensor]) -> Transfer:
         """Begin to receive into `tensors`, which are contiguous."""
         messages = self._messages(tensors)
+        self._let_go()
         operations = [dist.P2POp(dist.irecv, message, self.from_rank, self.receive_group) for message in messages]
         return Transfer(dist.batch_isend_irecv(operations) if operations else [], messages)
+
+    def _let_go(self) -> None:
+        while self._leaving and (len(self._leaving) > self.max_leaving or self._leaving[0].is_through):
+            self._leaving.popleft().wait()
 
     def finish(self) -> None:
         """Until everything has left."""

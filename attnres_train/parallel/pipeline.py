@@ -68,7 +68,9 @@ class Pipeline:
         # Two exchanges' worth: what one brings waits for the next to take it.
         pool = BufferPool(slice_shape, dtype, grid.device, limit=4 * (plan.slices_max + 1))
         chunk_bytes = None if parallel.chunk_mib is None else parallel.chunk_mib * MIB
-        self.communicator = HistoryCommunicator(grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=parallel.eager)
+        self.communicator = HistoryCommunicator(
+            grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=parallel.eager, offload=parallel.offload
+        )
 
     def run(
         self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False
@@ -109,7 +111,8 @@ class Pipeline:
             progress = partial(self.communicator.progress, micro_batch, role.stage)
         output = chunk(batch.tokens_BT.to(self.grid.device), batch.labels_BT.to(self.grid.device), progress)
         if isinstance(output, History):
-            output = Outgoing(self.communicator.cache.depart(micro_batch, role.stage, output))
+            cache = self.communicator.cache
+            output = Outgoing(cache.depart(micro_batch, role.stage, output), cache)
         else:
             self.communicator.cache.end(micro_batch, role.stage)
         return output, partial(_masked_loss, batch.loss_mask_BT.to(self.grid.device))

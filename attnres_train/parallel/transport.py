@@ -12,7 +12,7 @@ Seams (megatron-core 0.16.1): `forward_backward_func(p2p_communicator=, pg_colle
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +25,7 @@ from attnres_train.depth.history import History
 from attnres_train.parallel.cache import Departure, HistoryCache, HistoryError
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.lane import Inbox, Incoming, Lane, Transfer
+from attnres_train.parallel.offload import HostOffload
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.schedule import Arrival, Schedule
 from attnres_train.parallel.wire import WirePlan
@@ -35,9 +36,11 @@ class Outgoing:
     """What a stage hands on, which the schedule takes for its output tensor."""
 
     departure: Departure
+    cache: HistoryCache
 
     def __iter__(self) -> Iterator[Tensor]:
-        """For `torch.autograd.backward`: the tensors that get a gradient back."""
+        """For `torch.autograd.backward`, which is about to run: the tensors that get a gradient back."""
+        self.cache.wanted(self.departure.micro_batch, self.departure.stage)
         return iter(self.departure.tapped)
 
     def __len__(self) -> int:
@@ -98,13 +101,14 @@ class HistoryCommunicator(P2PCommunicator):
         *,
         chunk_bytes: int | None = None,
         eager: bool = False,
+        offload: bool = False,
     ):
         super().__init__(grid.groups.pp, config)
         self.grid = grid
         self.plan = plan
         self.pool = pool
         self.eager = eager
-        self.cache = HistoryCache(plan, grid.pipeline_rank, pool, str(grid))
+        self.cache = HistoryCache(plan, grid.pipeline_rank, pool, str(grid), HostOffload() if offload else None)
         self.traffic = Traffic()
         leaving = 2 * (plan.slices_max + 1)
         forward, backward = grid.lane_groups(grid.lanes.forward, 1), grid.lane_groups(grid.lanes.backward, -1)
@@ -146,9 +150,9 @@ class HistoryCommunicator(P2PCommunicator):
         """The history of a stage that still computes: what it owes the next one and is complete can go."""
         self._send_forward(self.cache.complete(micro_batch, stage, history))
 
-    def _send_forward(self, tensors: Sequence[Tensor]) -> Transfer:
+    def _send_forward(self, tensors: Sequence[Tensor], gone: Callable[[], None] | None = None) -> Transfer:
         self.traffic.forward_bytes += _bytes(tensors)
-        return self.forward.send(tensors)
+        return self.forward.send(tensors, gone)
 
     def _communicate(
         self,
@@ -164,7 +168,9 @@ class HistoryCommunicator(P2PCommunicator):
         under_way = {}
         received, returned = None, None
         if tensor_send_next is not None:
-            under_way["send_next"] = self._send_forward(tensor_send_next.departure.travelling)
+            departure = tensor_send_next.departure
+            gone = partial(self.cache.left, departure.micro_batch, departure.stage)
+            under_way["send_next"] = self._send_forward(departure.travelling, gone)
         if recv_prev:
             message = self._next(self._arrivals)
             received, under_way["recv_prev"] = Received(message.tensors, *message.arrival, self.cache), message.transfer

@@ -78,30 +78,33 @@ def walk_forward(plan: WirePlan, hops: Sequence[Hop]) -> None:
             assert not again and len(set(hop.sources)) == len(hop.sources), f"{hop} brings {again} again"
             here |= set(hop.sources)
             assert set(hop.returned) <= here, f"{hop} returns what stage {stage} has not"
+        here |= {0} if stage == 0 and layout.has_sources else set()
         for reader in readers(plan, stage):
-            here |= {0} if reader == 0 else set()
             assert set(layout.reads(reader).sources) <= here, f"reader {reader} on stage {stage} misses a source"
             if reader < layout.num_sublayers and layout.completes_block(reader):
                 here.add(layout.sources_before(reader + 1) - 1)
-        here |= set(made(plan, stage))
         had[rank[stage]] |= here
 
 
 def walk_backward(plan: WirePlan, hops: Sequence[Hop]) -> tuple[dict[int, list[int]], Counter[tuple[int, int]]]:
-    """The readers whose gradients come home to each source's maker, in order; the deposits by stage and source."""
-    rank, home, deposits = ranks(plan), {}, Counter[tuple[int, int]]()
+    """The readers whose gradients come home to each source's maker, in order; the deposits by stage and source.
+
+    With the cache the stages of a rank share a buffer, but not where sums must keep their order.
+    """
+    buffer = ranks(plan) if plan.cache and not plan.exact_gradients else range(plan.num_stages)
+    home, deposits = {}, Counter[tuple[int, int]]()
     buffers: dict[tuple[int, int], list[int]] = defaultdict(list)
     returning: dict[int, list[int]] = {}
     for stage in reversed(range(plan.num_stages)):
         arriving = [*returning.items()]
         arriving += [(s, [r]) for r in reversed(readers(plan, stage)) for s in plan.layout.reads(r).sources]
         for source, tokens in arriving:
-            buffers[rank[stage], source] += tokens
+            buffers[buffer[stage], source] += tokens
             deposits[stage, source] += 1
         returned = hops[stage - 1].returned if stage else ()
-        returning = {source: buffers.pop((rank[stage], source), []) for source in returned}
+        returning = {source: buffers.pop((buffer[stage], source), []) for source in returned}
         assert len(returning) == len(returned) and all(returning.values()), f"stage {stage} returns nothing"
-        home |= {source: buffers.pop((rank[stage], source), []) for source in made(plan, stage)}
+        home |= {source: buffers.pop((buffer[stage], source), []) for source in made(plan, stage)}
     assert not buffers, f"gradients that nobody took: {dict(buffers)}"
     return home, deposits
 
