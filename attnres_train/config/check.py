@@ -105,6 +105,10 @@ def _stages(config: RunConfig) -> Iterator[Problem]:
     if min(split, default=0) < 0:
         message = f"{min(split)} layers on a stage"
         yield Problem("parallel.layers_per_stage", message, "write 0 or more for every stage")
+    if parallel.history_cache == "on" and not parallel.exact_gradients and 0 in split[1:-1]:
+        message = f'"on", but parallel.layers_per_stage = {list(split)} has a stage of no layers between others'
+        remedy = 'write history_cache = "auto" or "off", or give every stage but the first and the last a layer'
+        yield Problem("parallel.history_cache", message, remedy)
     if sum(split) != layers:
         message = f"sum {sum(split)}, wanted {layers} (model.num_layers)"
         even = [layers // stages + (stage < layers % stages) for stage in range(stages)]

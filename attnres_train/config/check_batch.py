@@ -89,6 +89,8 @@ def _pipeline(config: RunConfig, data: int, count: int, valid: str) -> Iterator[
         group = parallel.micro_batch_group
         if group is None:
             rule = f"no multiple of parallel.pipeline = {parallel.pipeline}, which the interleaved schedule needs"
+        elif count < group:
+            rule = f"fewer than parallel.micro_batch_group = {group}"
         else:
             rule = (
                 f"{count % group} of them in the last group of parallel.micro_batch_group = {group}: the interleaved "
@@ -99,10 +101,10 @@ def _pipeline(config: RunConfig, data: int, count: int, valid: str) -> Iterator[
 
 
 def _runs(config: RunConfig, count: int) -> bool:
-    """Whether `count` micro-batches fill the pipeline in every group."""
+    """Whether `count` micro-batches fill the pipeline in every group; a group that never does is another rule's."""
     parallel = config.parallel
-    schedule = Schedule(parallel.pipeline, parallel.virtual, count, parallel.micro_batch_group)
-    return count >= parallel.pipeline and schedule.is_valid
+    group = max(parallel.micro_batch_group or 1, parallel.pipeline)
+    return count >= parallel.pipeline and Schedule(parallel.pipeline, parallel.virtual, count, group).is_valid
 
 
 def _nearest_global_sizes(config: RunConfig, data: int) -> list[int]:

@@ -14,6 +14,7 @@ carries no gradient. A consumer that is plain autograd code reads through `tap`,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,15 +53,19 @@ class GradientBuffer:
         assert self._total is not None
         return Target(base, self._total)
 
-    def deposit(self, gradient: Tensor, *, owned: bool = False) -> None:
-        """Add `gradient`; it stays the caller's unless `owned`, in which case later ones are added into it."""
+    def deposit(self, gradient: Tensor, release: Callable[[Tensor], None] | None = None) -> None:
+        """Add `gradient`. It stays the caller's, unless `release` is given: then it is either kept, and later ones
+        are added into it, or released once it has been added."""
         self.deposits += 1
         if self._total is None:
-            self._total, self._owned = gradient.contiguous(), owned
-        elif self._owned:
+            self._total, self._owned = gradient.contiguous(), release is not None
+            return
+        if self._owned:
             self._total += gradient
         else:
             self._total, self._owned = self._total + gradient, True
+        if release is not None:
+            release(gradient)
 
     def take(self) -> Tensor | None:
         """The sum, None if nothing was deposited; the buffer is empty afterwards."""
@@ -90,12 +95,9 @@ class Source:
             return cls(tensor, None)
         return cls(tensor.detach().requires_grad_(), GradientBuffer() if buffer is None else buffer)
 
-    def tap(self, *, owns_gradient: bool = False) -> Tensor:
-        """The value for one consumer in plain autograd code; its gradient is deposited.
-
-        `owns_gradient` says that nobody but the buffer will hold the gradient that comes.
-        """
-        return self.value if self.gradient is None else _Tap.apply(self.value, self.gradient, owns_gradient)
+    def tap(self, release: Callable[[Tensor], None] | None = None) -> Tensor:
+        """The value for one consumer in plain autograd code; its gradient is deposited, with `release`."""
+        return self.value if self.gradient is None else _Tap.apply(self.value, self.gradient, release)
 
 
 class _Open(torch.autograd.Function):
@@ -119,14 +121,14 @@ class _Tap(torch.autograd.Function):
     """Identity; backward deposits, and sends nothing along the edge."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, buffer: GradientBuffer, owns_gradient: bool) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, buffer: GradientBuffer, release: Callable[[Tensor], None] | None) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.buffer, ctx.owns_gradient = buffer, owns_gradient
+        ctx.buffer, ctx.release = buffer, release
         return tensor.view_as(tensor)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[None, None, None]:
         if grad_outputs[0] is not None:
-            ctx.buffer.deposit(grad_outputs[0], owned=ctx.owns_gradient)
+            ctx.buffer.deposit(grad_outputs[0], ctx.release)
         return None, None, None

@@ -80,6 +80,8 @@ class HistoryCache:
         self._kept = plan.kept_on(pipeline_rank)
         self._held: dict[tuple[int, int], _Held] = {}
         self._in_flight: dict[tuple[int, int], _InFlight] = {}
+        self._buffers: dict[tuple[int, int], GradientBuffer | None] = {}
+        """Where the gradients of what is or was held belong, until the stage that opened it has run backward."""
         self._gone: dict[tuple[int, int], int] = {}
 
     def arrive(self, micro_batch: int, stage: int, received: Sequence[Tensor]) -> History:
@@ -99,6 +101,7 @@ class HistoryCache:
             if entry.opened == stage and entry.readers:
                 source = history.sources[entry.number]
                 self._held[micro_batch, entry.number] = _Held(source.value.detach(), source.gradient)
+                self._buffers[micro_batch, entry.number] = source.gradient
         if stage == 0 and 0 in history.sources:
             self._start(micro_batch, history.sources[0])
         flight = self._in_flight.get((micro_batch, stage))
@@ -107,8 +110,10 @@ class HistoryCache:
             flight.sources |= {number: history.sources[number] for number in made if number in history.sources}
         self.end(micro_batch, stage)
         hop = self.plan.hop_into(stage + 1)
-        tapped = tuple(history.sources[number].tap(owns_gradient=True) for number in hop.returned)
-        partial = (history.partial.tap(owns_gradient=True),) if hop.partial and history.partial is not None else ()
+        tapped = tuple(history.sources[number].tap(release=self._release_buffer) for number in hop.returned)
+        partial = (
+            (history.partial.tap(release=self._release_buffer),) if hop.partial and history.partial is not None else ()
+        )
         travelling = self.complete(micro_batch, stage, history)
         del self._gone[micro_batch, stage]
         travelling = (*travelling, *(tensor.detach() for tensor in partial))
@@ -153,6 +158,11 @@ class HistoryCache:
         flight = self._in_flight.pop((micro_batch, stage))
         for number, source in flight.sources.items():
             self._settle(micro_batch, stage, number, source)
+        if flight.partial is not None:
+            self._count(micro_batch, stage, None, flight.partial, self.plan.partial_consumers(stage))
+        for entry in self._kept:
+            if entry.opened == stage:
+                self._buffers.pop((micro_batch, entry.number), None)
         self.pool.give(flight.received)
         if stage == 0:
             return ()
@@ -164,7 +174,8 @@ class HistoryCache:
     def finish(self) -> None:
         """Called when a schedule has run. Raises HistoryError for what was not released."""
         for micro_batch, number in self._held:
-            raise self._error(micro_batch, number, "is still held after its last reader")
+            (entry,) = [entry for entry in self._kept if entry.number == number]
+            raise self._error(micro_batch, number, f"is still held after its last reader, stage {entry.last_reader}")
         for micro_batch, stage in self._in_flight:
             raise HistoryError(f"{self.where}: micro-batch {micro_batch} never ran backward on stage {stage}")
 
@@ -172,6 +183,7 @@ class HistoryCache:
         """Let go of everything, after an exception."""
         self._held.clear()
         self._in_flight.clear()
+        self._buffers.clear()
         self._gone.clear()
         if self.offload is not None:
             self.offload.clear()
@@ -183,10 +195,9 @@ class HistoryCache:
 
     def _start(self, micro_batch: int, embedding: Source) -> None:
         """Open the account of the first stage, which no gradient leaves: its embedding is settled last."""
-        if embedding.gradient is None:
-            self._in_flight[micro_batch, 0] = _InFlight((), {}, None, 0)
-            return
         self._in_flight[micro_batch, 0] = _InFlight((), {}, None, 0)
+        if embedding.gradient is None:
+            return
         assert embedding.value.grad_fn is not None
         embedding.value.grad_fn.register_hook(lambda *_: self._first_stage_done(micro_batch))
 
@@ -201,13 +212,22 @@ class HistoryCache:
             self.offload.fetch([held.value])
         return Source.leaf(held.value, None if self.plan.exact_gradients else held.buffer)
 
+    def _release_buffer(self, gradient: Tensor) -> None:
+        self.pool.give([gradient])
+
     def _release(self, micro_batch: int, number: int) -> None:
         del self._held[micro_batch, number]
 
     def _settle(self, micro_batch: int, stage: int, number: int, source: Source) -> None:
         """Hold the deposits of the rank's stages so far against the plan."""
-        assert source.gradient is not None
-        expected, deposits = self.plan.deposits_by(stage, number), source.gradient.deposits
+        if not self.plan.exact_gradients:
+            home = self._buffers.get((micro_batch, number), source.gradient)
+            if source.gradient is not home:
+                raise self._error(micro_batch, number, f"gave the gradients of stage {stage} to another one's")
+        self._count(micro_batch, stage, number, source, self.plan.deposits_by(stage, number))
+
+    def _count(self, micro_batch: int, stage: int, number: int | None, source: Source, expected: int) -> None:
+        deposits = 0 if source.gradient is None else source.gradient.deposits
         if deposits != expected:
             what = "is missing gradients" if deposits < expected else "got gradients twice"
             counts = f"{deposits} by the backward of stage {stage}, the wire plan says {expected}"

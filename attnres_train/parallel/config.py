@@ -55,7 +55,10 @@ class ParallelConfig:
 
     @property
     def caches_history(self) -> bool:
-        return self.history_cache == "on" or (self.history_cache == "auto" and self.virtual > 1)
+        """What `history_cache` comes to; the cache needs layers on all stages but, perhaps, the first and the last."""
+        if self.history_cache != "auto":
+            return self.history_cache == "on"
+        return self.virtual > 1 and 0 not in (self.layers_per_stage or ())[1:-1]
 
     @property
     def model_ranks(self) -> int:

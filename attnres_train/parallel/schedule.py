@@ -64,7 +64,8 @@ class Schedule:
     def is_valid(self) -> bool:
         """Whether megatron-core runs it: its interleaved schedule fills the pipeline with the last group, too."""
         left = self.micro_batches % self.group_size
-        return self.virtual == 1 or (self.group_size >= self.pipeline and (left == 0 or left >= self.pipeline))
+        in_range = self.pipeline <= self.group_size <= self.micro_batches
+        return self.virtual == 1 or (in_range and (left == 0 or left >= self.pipeline))
 
     def forwards(self) -> list[Visit]:
         """Forward visits, the same on every rank."""

@@ -82,7 +82,8 @@ class WirePlan:
     `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running sums on every hop.
     Placement `loop` puts stage s on rank s mod P; `vee` turns round at both ends (s mod 2P, mirrored).
 
-    Raises ValueError if the split does not fit the layout or the grid.
+    Raises ValueError if the split does not fit the layout or the grid, or if a stage of no layers, which would hand
+    sources on and read none, stands between others that share gradients by cache.
     """
 
     layout: DepthLayout
@@ -100,6 +101,12 @@ class WirePlan:
         if 2 * sum(self.layers_per_stage) != self.layout.num_sublayers:
             raise ValueError(
                 f"the split holds {sum(self.layers_per_stage)} layers, the layout {self.layout.num_sublayers // 2}"
+            )
+
+        shares = self.cache and not self.exact_gradients and self.layout.has_sources
+        if shares and has_empty_middle(self.layers_per_stage):
+            raise ValueError(
+                f"a stage of no layers in the middle of {self.layers_per_stage} does not go with the cache"
             )
 
     @property
@@ -146,6 +153,10 @@ class WirePlan:
         """How many on `stage` use `source`, each with one gradient: its readers, and the hop that returns one."""
         returned = stage + 1 < self.num_stages and source in self.hop_into(stage + 1).returned
         return self._reads[stage].get(source, 0) + returned
+
+    def partial_consumers(self, stage: int) -> int:
+        """How many on `stage` use the partial that it received: its first reader and what adds to it, or one alone."""
+        return 2 if self.layers_per_stage[stage] else 1
 
     def deposits_by(self, stage: int, source: int) -> int:
         """Gradients that the rank's buffer of `source` has got once `stage` has run backward.
@@ -234,17 +245,7 @@ class WirePlan:
             mine = held[self.rank_of(stage)]
             arriving.append(tuple(source for source in self._alive(stage) if source not in mine))
             mine.update(self._alive(stage), self.made_on(stage))
-        return arriving if self.exact_gradients else self._without_useless(arriving)
-
-    def _without_useless(self, arriving: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Without what a stage of no layers would receive and neither its rank uses nor anybody after it lacks."""
-        useful = list(arriving)
-        for stage in reversed(range(self.num_stages)):
-            rest = [later for later in self.stages_of(self.rank_of(stage)) if later >= stage]
-            on = [useful[later + 1] for later in rest if later + 1 < self.num_stages]
-            used = {source for later in rest for source in self._reads[later]}.union(*on)
-            useful[stage] = tuple(source for source in arriving[stage] if source in used)
-        return useful
+        return arriving
 
     @cached_property
     def _later_users(self) -> dict[tuple[int, int], tuple[int, ...]]:
@@ -271,6 +272,11 @@ class WirePlan:
 
     def _uses_known(self, stage: int, source: int) -> bool:
         return source in self._alive(stage) and self.consumers(stage, source) > 0
+
+
+def has_empty_middle(layers_per_stage: tuple[int, ...]) -> bool:
+    """Whether a stage other than the first and the last has no layers."""
+    return 0 in layers_per_stage[1:-1]
 
 
 def slice_bytes(tokens: int, batch: int, width: int, element_bytes: int, sequence_ranks: int = 1) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnres_train.config.nearest import nearest_divisors, nearest_multiples
 from tests.cases import CASES
-from tests.unit.config_files import broken_rules, flags
+from tests.unit.config_files import broken_rules, flags, small
 
 
 def only(found: dict, key: str) -> tuple[str, str]:
@@ -295,3 +295,42 @@ def test_every_case_of_the_equivalence_tests_is_a_sound_configuration(tmp_path: 
     if section["residual__block_size"] == "none":
         assert CASES[case]["mode"] != "block"
     assert broken_rules(tmp_path, *flags(**section)) == {}
+
+
+def test_groups_of_micro_batches_fill_the_pipeline(tmp_path: Path) -> None:
+    grid = {"parallel__pipeline": 4, "parallel__virtual": 2, "model__num_layers": 8}
+    found = broken_rules(tmp_path, *flags(**grid, parallel__micro_batch_group=3, training__global_batch_size=24))
+    assert "3 is less than parallel.pipeline = 4" in only(found, "parallel.micro_batch_group")[0]
+    found = broken_rules(tmp_path, *flags(**grid, parallel__micro_batch_group=8, training__global_batch_size=20))
+    message, remedy = only(found, "training.global_batch_size")
+    assert "= 10 micro-batches, 2 of them in the last group of parallel.micro_batch_group = 8" in message
+    assert "nearest valid global sizes: 16 or 24;" in remedy
+    found = broken_rules(tmp_path, *flags(**grid, parallel__micro_batch_group=8, training__global_batch_size=8))
+    assert (
+        "= 4 micro-batches, fewer than parallel.micro_batch_group = 8" in only(found, "training.global_batch_size")[0]
+    )
+    assert broken_rules(tmp_path, *flags(**grid, parallel__micro_batch_group=8, training__global_batch_size=24)) == {}
+
+
+def test_a_group_of_micro_batches_needs_several_stages_a_rank(tmp_path: Path) -> None:
+    found = broken_rules(tmp_path, *flags(parallel__pipeline=2, parallel__micro_batch_group=2))
+    assert "groups take turns between the stages of a rank" in only(found, "parallel.micro_batch_group")[0]
+
+
+def test_the_cache_does_not_go_with_an_empty_stage_between_others(tmp_path: Path) -> None:
+    grid = {"parallel__pipeline": 2, "parallel__virtual": 2, "parallel__layers_per_stage": "[2,0,1,1]"}
+    message, remedy = only(
+        broken_rules(tmp_path, *flags(**grid, parallel__history_cache="on")), "parallel.history_cache"
+    )
+    assert "[2, 0, 1, 1] has a stage of no layers between others" in message and '"auto" or "off"' in remedy
+    for allowed in ({"parallel__history_cache": "auto"}, {"parallel__history_cache": "off"}):
+        assert broken_rules(tmp_path, *flags(**grid, **allowed)) == {}
+        assert not small(tmp_path, *flags(**grid, **allowed)).parallel.caches_history
+    ends = flags(parallel__pipeline=2, parallel__virtual=2, parallel__layers_per_stage="[0,2,2,0]")
+    assert broken_rules(tmp_path, *ends) == {} and small(tmp_path, *ends).parallel.caches_history
+
+
+def test_a_residual_without_blocks_has_none_to_make_again(tmp_path: Path) -> None:
+    settings = {"residual__mode": "standard", "residual__block_size": "none", "training__recompute": "block"}
+    message, remedy = only(broken_rules(tmp_path, *flags(**settings)), "training.recompute")
+    assert "has no blocks" in message and '"layer"' in remedy

@@ -110,15 +110,28 @@ def test_a_leaf_keeps_its_gradient_and_shares_its_buffer() -> None:
     assert first.value.grad is None and again.value.grad is None and tensor.grad is None
 
 
-def test_an_owned_gradient_is_added_into_and_a_lent_one_never() -> None:
-    for owned in (True, False):
+def test_a_gradient_to_be_released_is_added_into_and_a_lent_one_never() -> None:
+    released: list[torch.Tensor] = []
+    for release in (released.append, None):
         leaf, sent = Source.leaf(torch.ones(3)), torch.full((3,), 4.0)
-        local, tap = leaf.tap().sum(), leaf.tap(owns_gradient=owned)  # the last consumer is the first in backward
+        local, tap = leaf.tap().sum(), leaf.tap(release)  # the last consumer is the first in backward
         torch.autograd.backward([local, tap], [torch.ones(()), sent])
         assert leaf.gradient is not None
         taken = leaf.gradient.take()
         assert taken is not None and taken.eq(5).all()
-        assert (taken is sent) == owned and sent.eq(5 if owned else 4).all()
+        assert (taken is sent) == (release is not None) and sent.eq(5 if release else 4).all()
+    assert released == [], "it was kept"
+
+
+def test_a_gradient_that_is_added_to_another_is_released() -> None:
+    released: list[torch.Tensor] = []
+    leaf, sent = Source.leaf(torch.ones(3)), torch.full((3,), 4.0)
+    tap, local = leaf.tap(released.append), leaf.tap().sum()
+    torch.autograd.backward([local, tap], [torch.ones(()), sent])
+    assert leaf.gradient is not None
+    taken = leaf.gradient.take()
+    assert taken is not None and taken.eq(5).all()
+    assert len(released) == 1 and released[0] is sent and sent.eq(4).all()
 
 
 def test_a_leaf_wants_no_gradient_in_evaluation() -> None:

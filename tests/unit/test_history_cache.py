@@ -169,7 +169,7 @@ def agrees(plan: WirePlan, schedule: Schedule, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@settings(max_examples=20)
+@settings(max_examples=40)
 @given(plan=plans(loop=True, small=True), more=st.integers(0, 1))
 def test_all_ranks_together_are_one_process(dtype: torch.dtype, plan: WirePlan, more: int) -> None:
     group = plan.pipeline + more
@@ -177,13 +177,25 @@ def test_all_ranks_together_are_one_process(dtype: torch.dtype, plan: WirePlan, 
         agrees(variant, Schedule(plan.pipeline, plan.virtual, 2 * group, group), dtype)
 
 
-@pytest.mark.parametrize("split", [(1, 1, 0, 1), (1, 0, 1, 1), (1, 1, 1, 0, 0, 1)], ids=str)
-@pytest.mark.parametrize("window", [None, 1])
-def test_a_source_that_only_later_stages_of_its_maker_read(split: tuple[int, ...], window: int | None) -> None:
-    """Stages of no layers follow: the source does not travel, and its gradient must reach its maker all the same."""
-    layout, pipeline = DepthLayout(2 * sum(split), "block", 2, window), len(split) // 2
-    for plan in variants(WirePlan(layout, split, pipeline, 2)):
-        agrees(plan, Schedule(pipeline, 2, 2 * pipeline), torch.float64)
+def test_a_stage_of_no_layers_in_the_middle_does_not_go_with_a_shared_gradient() -> None:
+    """It would hand on what only later stages of the maker's rank read: nothing brings their gradient home."""
+    plan = WirePlan(DepthLayout(6, "block", 2), (1, 1, 0, 1), 2, 2)
+    with pytest.raises(ValueError, match="no layers in the middle"):
+        replace(plan, cache=True)
+    for allowed in variants(plan):
+        agrees(allowed, Schedule(2, 2, 4), torch.float64)
+
+
+@pytest.mark.parametrize("mode", ["standard", "block"])
+@pytest.mark.parametrize(("reader", "how"), [(2, "missing"), (2, "twice"), (8, "missing")])
+def test_a_partial_that_gets_too_few_or_too_many_gradients(mode: str, reader: int, how: str) -> None:
+    """Read by the first sublayer of stage 1, or by the head alone on the last stage."""
+    layout = DepthLayout(8, mode, 3 if mode == "block" else None)  # type: ignore[arg-type]
+    split = (1, 3) if reader == 2 else (4, 0)
+    ranks = Ranks(WirePlan(layout, split, 2))
+    ranks.toy.spoiled[1, reader, -1] = how
+    with refused("gradients", "rank 1", "micro-batch 1", "partial", "stage 1"):
+        ranks.run(Schedule(2, 1, 2))
 
 
 PLAN = WirePlan(DepthLayout(8, "block", 2), (1, 1, 1, 1), pipeline=2, virtual=2)
