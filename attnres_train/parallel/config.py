@@ -36,9 +36,9 @@ class ParallelConfig:
     back."""
     chunk_mib: int | None = Field(default=None, ge=1)
     """Messages between stages are cut into pieces of this size; None sends each source in one."""
-    eager: bool = False
+    eager: bool | None = None
     """A source leaves as soon as its block is complete, while its stage still computes, and receives are posted
-    one message ahead."""
+    one message ahead. None: on between CPUs, where it was measured to pay, off between GPUs."""
     offload: bool = False
     """What stages received and the block sums they made wait in host memory between forward and backward."""
     overlap: bool = True

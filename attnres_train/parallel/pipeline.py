@@ -68,8 +68,9 @@ class Pipeline:
         # Two exchanges' worth: what one brings waits for the next to take it.
         pool = BufferPool(slice_shape, dtype, grid.device, limit=4 * (plan.slices_max + 1))
         chunk_bytes = None if parallel.chunk_mib is None else parallel.chunk_mib * MIB
+        eager = grid.device.type == "cpu" if parallel.eager is None else parallel.eager
         self.communicator = HistoryCommunicator(
-            grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=parallel.eager, offload=parallel.offload
+            grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=eager, offload=parallel.offload
         )
 
     def run(

@@ -25,17 +25,17 @@ from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, VOCABULAR
 from tests.distributed.training import Trained, build_tiny, relative_error, step_tiny, train_all
 
 TRANSPORTS: dict[str, dict[str, Any]] = {
-    "whole prefix": {"history_cache": "off"},
+    "whole prefix": {"history_cache": "off", "eager": False},
     "whole prefix, eager": {"history_cache": "off", "eager": True},
-    "cached": {"history_cache": "on"},
-    "cached, exact": {"history_cache": "on", "exact_gradients": True},
+    "cached": {"history_cache": "on", "eager": False},
+    "cached, exact": {"history_cache": "on", "exact_gradients": True, "eager": False},
     "cached, exact, eager": {"history_cache": "on", "exact_gradients": True, "eager": True},
     "cached, eager": {"history_cache": "on", "eager": True},
     "cached, exact, offloaded": {"history_cache": "on", "exact_gradients": True, "offload": True},
     "whole prefix, offloaded, recompute": {"history_cache": "off", "offload": True, "recompute": "block"},
-    "cached, no overlap": {"history_cache": "on", "overlap": False},
+    "cached, no overlap": {"history_cache": "on", "overlap": False, "eager": False},
     "cached, no overlap, eager": {"history_cache": "on", "overlap": False, "eager": True},
-    "cached, one group": {"history_cache": "on", "micro_batch_group": 4},
+    "cached, one group": {"history_cache": "on", "micro_batch_group": 4, "eager": False},
     "cached, one group, eager, exact": {
         "history_cache": "on", "micro_batch_group": 4, "eager": True, "exact_gradients": True,
     },
