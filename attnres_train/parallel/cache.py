@@ -223,7 +223,11 @@ class HistoryCache:
         if not self.plan.exact_gradients:
             home = self._buffers.get((micro_batch, number), source.gradient)
             if source.gradient is not home:
-                raise self._error(micro_batch, number, f"gave the gradients of stage {stage} to another one's")
+                raise self._error(
+                    micro_batch,
+                    number,
+                    f"lost the gradients of stage {stage}: they went to another buffer, another micro-batch's perhaps",
+                )
         self._count(micro_batch, stage, number, source, self.plan.deposits_by(stage, number))
 
     def _count(self, micro_batch: int, stage: int, number: int | None, source: Source, expected: int) -> None:

@@ -5,4 +5,5 @@ two_phase.py   one pass for all queries of a block against one pass a query
 step.py        a whole training step of each residual mode over `standard`
 paired.py      how they are timed
 kept.py        what stands in memory after a forward
+wire.py       pipeline steps on slow links, each transport over standard; namespaces.py makes the links
 """

@@ -18,7 +18,7 @@ from tests.end_to_end.conftest import ROOT, by_step, launch, records
 TAGS = {
     "loss/train", "optim/lr", "optim/grad_norm", "optim/skipped_steps", "throughput/tokens_per_second",
     "throughput/tokens_per_second_per_device", "throughput/model_tflops_per_device", "time/step_seconds",
-    "time/data_seconds", "memory/peak_gib", "pipeline/forward_bytes", "pipeline/backward_bytes",
+    "time/data_seconds", "memory/peak_gib", "pipeline/forward_bytes", "pipeline/backward_bytes", "pipeline/kept_bytes",
 }  # fmt: skip
 
 
