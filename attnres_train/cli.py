@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attnres_train.cli_inspect import inspect, inspect_text
+from attnres_train.cli_verify import problems_of, verify, verify_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
 from attnres_train.config.overrides import separate
 from attnres_train.depth.describe import backend_in_words, default_device_type
@@ -23,6 +24,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres check configs/quickstart.toml              is the configuration sound?
   attnres plan  configs/quickstart.toml --world 8    what does it amount to on 8 ranks?
   attnres inspect runs/quickstart                    how far is the run, which checkpoints has it?
+  attnres verify runs/quickstart                     is every byte of its checkpoints as it was written?
 
 Training itself starts one process a rank:
 
@@ -52,6 +54,10 @@ _Raw = argparse.RawDescriptionHelpFormatter
 _OWN_FLAGS = ("--world", "--json", "--help")
 
 
+class Told(Refused):
+    """A refusal whose problems have been printed."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Refuses like everything else here, so that `--json` holds for a wrong command line too."""
 
@@ -67,9 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.REFUSED
     try:
         _run(arguments)
+    except Told:
+        return ExitCode.REFUSED
     except Refused as refused:
         if "--json" in arguments:
-            _print_json({"problems": _problems_json(refused)})
+            _print_json({"problems": _problems_json(refused.problems)})
         else:
             title = counted(len(refused.problems), "problem")
             print(f"{title}\n\n" + "\n".join(map(str, refused.problems)), file=sys.stderr)
@@ -86,6 +94,8 @@ def _run(arguments: list[str]) -> None:
             _inspect_configuration(load_checked(options.path, [], None, "plan"), options)
         else:
             _inspect(options.path, options.json)
+    elif options.command == "verify":
+        _verify(options.path, options.json)
     elif options.command == "check":
         _check(_load(options, overrides, "check"), options)
     else:
@@ -128,6 +138,16 @@ def _inspect(path: Path, json_wanted: bool) -> None:
         print(inspect_text(found))
 
 
+def _verify(path: Path, json_wanted: bool) -> None:
+    found = verify(path)
+    if json_wanted:
+        _print_json({"checkpoints": found, "problems": _problems_json(problems_of(found))})
+    elif whole := [entry for entry in found if not entry["problems"]]:
+        print(verify_text(whole))
+    if problems_of(found):
+        raise Told(problems_of(found)) if json_wanted else Refused(problems_of(found))
+
+
 def _inspect_configuration(loaded: Loaded, options: argparse.Namespace) -> None:
     """What only the machine it runs on can say of a configuration: which implementations it will use."""
     config = loaded.config
@@ -142,8 +162,8 @@ def _inspect_configuration(loaded: Loaded, options: argparse.Namespace) -> None:
         print(f"configuration {found['path']}\n\n  depth backend here: {found['depth_backend']}")
 
 
-def _problems_json(refused: Refused) -> list[dict[str, str]]:
-    return [{"key": p.key, "message": p.message, "remedy": p.remedy} for p in refused.problems]
+def _problems_json(problems: Sequence[Problem]) -> list[dict[str, str]]:
+    return [{"key": p.key, "message": p.message, "remedy": p.remedy} for p in problems]
 
 
 def _print_json(value: object) -> None:
@@ -158,6 +178,10 @@ def _parser() -> argparse.ArgumentParser:
     looks = "show what a run folder or a checkpoint holds, or which depth backend a configuration uses here"
     command = commands.add_parser("inspect", help=looks, epilog=_INSPECT, formatter_class=_Raw, allow_abbrev=False)
     command.add_argument("path", metavar="RUN|CHECKPOINT|CONFIG.toml", type=Path)
+    command.add_argument("--json", action="store_true", help=_JSON_HELP)
+    looks = "read every file of a checkpoint, or of each one of a run, against its checksum"
+    command = commands.add_parser("verify", help=looks, formatter_class=_Raw, allow_abbrev=False)
+    command.add_argument("path", metavar="RUN|CHECKPOINT", type=Path)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
     return parser
 

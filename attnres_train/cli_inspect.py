@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from attnres_train.checkpoint.folder import checkpoints_folder, published_steps
-from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
-from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance
+from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
+from attnres_train.errors import refuse
 from attnres_train.plan_text import counted, table
 
 _LAST_STEPS = 3
@@ -29,7 +29,7 @@ def inspect(path: Path) -> dict[str, Any]:
     if not absolute.is_dir():
         raise refuse(str(path), f"{absolute} is a file", "give the folder of a run or of a checkpoint")
     if (absolute / FILE_NAME).exists():
-        return {"kind": "checkpoint", "path": str(absolute), **_checkpoint(read_manifest(absolute))}
+        return {"kind": "checkpoint", "path": str(absolute), **_checkpoint(absolute)}
     if any((absolute / name).exists() for name in ("config.toml", "metrics.jsonl", "checkpoints")):
         return {"kind": "run", "path": str(absolute), **_run(absolute)}
     if absolute.name.lstrip(".").startswith("step-"):
@@ -45,18 +45,20 @@ def inspect_text(found: dict[str, Any]) -> str:
     return _checkpoint_text(found) if found["kind"] == "checkpoint" else _run_text(found)
 
 
-def _checkpoint(manifest: Manifest) -> dict[str, Any]:
-    shapes = [tensor["shape"] for tensor in manifest.tensors.values()]
+def _checkpoint(folder: Path) -> dict[str, Any]:
+    manifest = read_manifest(folder)
+    plain = plain_fields(manifest)
     return {
         "step": manifest.step,
         "samples": manifest.samples,
         "tokens": manifest.tokens,
         "created": manifest.created,
-        "parameters": sum(math.prod(shape) for shape in shapes),
-        "tensors": manifest.tensors,
-        "files": manifest.files,
-        "bytes": sum(manifest.files.values()),
-        "grid": manifest.grid,
+        "parameters": sum(math.prod(tensor.shape) for tensor in manifest.tensors.values()),
+        "tensors": plain["tensors"],
+        "files": plain["files"],
+        "bytes": manifest.bytes,
+        "problems": problems_at_a_glance(folder),
+        "grid": plain["grid"],
         "layers_per_stage": manifest.layers_per_stage,
         "versions": manifest.versions,
         "fingerprints": manifest.fingerprints,
@@ -65,8 +67,8 @@ def _checkpoint(manifest: Manifest) -> dict[str, Any]:
 
 def _run(folder: Path) -> dict[str, Any]:
     checkpoints = checkpoints_folder(folder)
-    published = published_steps(checkpoints)
-    others = sorted(p.name for p in checkpoints.iterdir()) if checkpoints.is_dir() else []
+    published = named_steps(checkpoints)
+    others = sorted(p.name for p in checkpoints.iterdir() if p.is_dir()) if checkpoints.is_dir() else []
     config, config_problem = _config(folder / "config.toml")
     metrics, unreadable = _last_metrics(folder / "metrics.jsonl")
     return {
@@ -104,17 +106,12 @@ def _last_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 def _listed(step: int, path: Path) -> dict[str, Any]:
     """One line of the list of checkpoints; a damaged one is listed with its problem."""
-    try:
-        manifest = read_manifest(path)
-    except Refused as refused:
-        return {"step": step, "name": path.name, "problem": _first_problem(refused)}
-    facts = {"tokens": manifest.tokens, "created": manifest.created, "bytes": sum(manifest.files.values())}
+    problems = problems_at_a_glance(path)
+    if problems:
+        return {"step": step, "name": path.name, "problem": problems[0]}
+    manifest = read_manifest(path)
+    facts = {"tokens": manifest.tokens, "created": manifest.created, "bytes": manifest.bytes}
     return {"step": step, "name": path.name, "problem": None, **facts}
-
-
-def _first_problem(refused: Refused) -> str:
-    problem: Problem = refused.problems[0]
-    return f"{problem.key}: {problem.message}"
 
 
 def _checkpoint_text(found: dict[str, Any]) -> str:
@@ -128,6 +125,7 @@ def _checkpoint_text(found: dict[str, Any]) -> str:
         ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
         *((f"{name} is", mark) for name, mark in found["fingerprints"].items()),
     ]
+    facts += [("damaged", problem) for problem in found["problems"]]
     return "\n".join([f"checkpoint {found['path']}", "", *table(facts, indent=2)])
 
 

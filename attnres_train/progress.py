@@ -14,11 +14,15 @@ class TrainState:
     samples: int = 0
     tokens: int = 0
     skipped_steps: int = 0
+    skipped_in_a_row: int = 0
+    """How many of the last steps were skipped; 0 after a step that was applied."""
 
     def after(self, *, samples: int, tokens: int, applied: bool) -> TrainState:
         """The state after one more step over `samples` samples with `tokens` counted tokens."""
+        skipped = 0 if applied else 1
+        in_a_row = 0 if applied else self.skipped_in_a_row + 1
         return TrainState(
-            self.step + 1, self.samples + samples, self.tokens + tokens, self.skipped_steps + (not applied)
+            self.step + 1, self.samples + samples, self.tokens + tokens, self.skipped_steps + skipped, in_a_row
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -39,5 +43,11 @@ class StepReport:
     stop_requested: bool
     data_seconds: float
     """Time this rank spent reading samples."""
+    not_finite: tuple[str, ...] = ()
+    """Of a skipped step: which ranks had a loss that is not finite, on which samples."""
+    writing_ranks: int = 0
+    """Ranks that still write a checkpoint."""
+    failed_ranks: int = 0
+    """Ranks on which writing one has failed."""
     kept_bytes: int = 0
     """The most of the depth history that this rank kept at once."""

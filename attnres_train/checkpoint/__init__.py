@@ -1,10 +1,16 @@
-"""Checkpoints: one layout-free format, published by one rename.
+"""Checkpoints: one layout-free format, written while training goes on, published by one rename.
 
-folder.py        names and order of the checkpoints of a run
+folder.py        names and order of the checkpoints of a run, and which ones a resume may use
 manifest.py      what a checkpoint says of itself, in JSON
+checksum.py      CRC-32 of files, computed while they are written
+verify.py        whether the files are those that were written
+choose.py        the newest whole one, agreed on by all ranks
+fit.py           whether it is of this model, tokenizer and corpus, and what may differ
 save.py          write aside, vote, publish
-load.py          choose, compare, continue
-sharded.py       optimizer states under logical names, through megatron-core's dist_checkpointing
+load.py          continue from it
+sharded.py       optimizer states under logical names, in torch's and megatron-core's distributed format
+metadata.py      reading that format's metadata without running what is in it
 random_state.py  the random streams of each rank
+space.py         whether the next one will have room
 config.py        the [checkpoint] section
 """

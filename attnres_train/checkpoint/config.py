@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from attnres_train.section import section
@@ -11,8 +13,14 @@ from attnres_train.section import section
 class CheckpointConfig:
     interval_steps: int | None = Field(default=None, ge=1)
     """Save every so many steps and at the end; None saves only at the end and on a signal."""
+    asynchronous: bool = True
+    """Training goes on while files are written; a save that is due meanwhile waits for the one before."""
     keep: int | None = Field(default=2, ge=1)
-    """Newest checkpoints to keep; None keeps all."""
+    """Newest checkpoints to keep; None keeps all. One is deleted only after a newer one has been read back."""
     resume: str = "auto"
-    """`auto`: the newest checkpoint of the run folder, or step 0 if there is none. `must`: refuse if there is
-    none. `never`: step 0, refused where checkpoints are. Anything else: the path of a checkpoint."""
+    """`auto`: the newest whole checkpoint of the run folder, or step 0 if there is none at all. `must`: refuse if
+    there is none. `never`: step 0, refused where checkpoints are. Anything else: the path of a checkpoint."""
+    allow: tuple[Literal["missing", "extra", "moments", "settings", "data", "tokenizer"], ...] = ()
+    """Differences that a resume accepts, each printed: `missing` tensors start anew, `extra` ones are left out,
+    `moments` that are not there start at zero, other `settings` of the model, other training `data`, another
+    `tokenizer`. None of them by default."""

@@ -1,4 +1,4 @@
-"""Names and order of the checkpoints in a run folder, and which one to resume from. No torch here."""
+"""Names and order of the checkpoints in a run folder, and which ones a resume may use. No torch here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import shutil
 from pathlib import Path
 
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
-from attnres_train.errors import refuse
+from attnres_train.checkpoint.verify import damages
+from attnres_train.errors import Problem, Refused, refuse
 
-_PUBLISHED = re.compile(r"step-(\d{8,})")
+_NAMED = re.compile(r"step-(\d{8,})")
 _PARTIAL = ".partial"
+_LATEST = "latest"
 RESUME_WORDS = ("auto", "must", "never")
+_REMEDY = "use another checkpoint of the run"
 
 
 def checkpoints_folder(run_folder: Path) -> Path:
@@ -28,16 +31,17 @@ def partial_folder(checkpoints: Path, step: int) -> Path:
     return checkpoints / f".{checkpoint_name(step)}{_PARTIAL}"
 
 
-def published_steps(checkpoints: Path) -> dict[int, Path]:
-    """Published checkpoints by step, oldest first."""
+def named_steps(checkpoints: Path) -> dict[int, Path]:
+    """Folders that have a checkpoint's name, whole or not, by step, oldest first."""
     if not checkpoints.is_dir():
         return {}
-    found = {}
-    for path in checkpoints.iterdir():
-        match = _PUBLISHED.fullmatch(path.name)
-        if match and (path / FILE_NAME).is_file():
-            found[int(match.group(1))] = path
-    return dict(sorted(found.items()))
+    matches = ((path, _NAMED.fullmatch(path.name)) for path in checkpoints.iterdir() if path.is_dir())
+    return dict(sorted((int(match.group(1)), path) for path, match in matches if match))
+
+
+def is_named(folder: Path) -> bool:
+    """Whether a folder has a checkpoint's name."""
+    return _NAMED.fullmatch(folder.name) is not None
 
 
 def remove_leftovers(checkpoints: Path) -> None:
@@ -47,10 +51,21 @@ def remove_leftovers(checkpoints: Path) -> None:
 
 
 def replace_published(partial: Path, published: Path) -> None:
-    """Publish `partial` by one rename. Where the same step is published already, that one is set aside first."""
+    """Publish `partial` by one rename. What has the name already, damaged or older, is set aside and stays."""
     if published.exists():
-        unpublish(published)
+        number = 1
+        while (aside := published.with_name(f"{published.name}.replaced-{number}")).exists():
+            number += 1
+        published.rename(aside)
     partial.rename(published)
+
+
+def point_to_latest(published: Path) -> None:
+    """Leave a hint for people and tools; nothing here reads it."""
+    hint = published.with_name(_LATEST)
+    new = hint.with_name(f".{_LATEST}.new")
+    new.write_text(f"{published.name}\n", encoding="utf-8")
+    new.rename(hint)
 
 
 def unpublish(published: Path) -> None:
@@ -60,51 +75,70 @@ def unpublish(published: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def keep_newest(checkpoints: Path, keep: int | None) -> None:
-    """Delete all but the `keep` newest; None keeps all."""
-    published = published_steps(checkpoints)
-    for step in list(published)[: max(0, len(published) - keep) if keep is not None else 0]:
-        unpublish(published[step])
+def keep_newest(checkpoints: Path, keep: int | None, upto: int) -> None:
+    """Delete all but the `keep` newest whole ones up to step `upto`, which has just been verified; None keeps all.
+
+    Newer ones are of a run that went further, and damaged ones nobody asked to have deleted: they stay.
+    """
+    whole = [path for step, path in named_steps(checkpoints).items() if step <= upto and not problems_at_a_glance(path)]
+    for path in whole[: max(0, len(whole) - keep) if keep is not None else 0]:
+        unpublish(path)
 
 
-def choose_checkpoint(resume: str, run_folder: Path) -> Path | None:
-    """The checkpoint that `checkpoint.resume` asks for; None starts at step 0.
+def candidates(resume: str, run_folder: Path) -> list[Path]:
+    """What `checkpoint.resume` allows to continue from, the best first; none starts at step 0.
 
     Raises Refused where the wish cannot be met.
     """
     checkpoints = checkpoints_folder(run_folder).absolute()
-    published = published_steps(checkpoints)
-    newest = published[max(published)] if published else None
+    named = list(named_steps(checkpoints).values())[::-1]
     if resume == "auto":
-        return newest
+        return named
     if resume == "never":
-        if newest is not None:
+        if named:
             remedy = 'choose another training.run_folder, or write "auto" to go on'
-            raise refuse("checkpoint.resume", f'is "never", but {newest} exists', remedy)
-        return None
+            raise refuse("checkpoint.resume", f'is "never", but {named[0]} exists', remedy)
+        return []
     if resume == "must":
-        if newest is None:
+        if not named:
             remedy = 'check training.run_folder, or write "auto" to start at step 0 where there is none'
             raise refuse("checkpoint.resume", f'is "must", but there is no checkpoint in {checkpoints}', remedy)
-        return newest
-    return _stated_checkpoint(resume, newest)
+        return named
+    return [_stated_checkpoint(resume, named)]
 
 
-def _stated_checkpoint(resume: str, newest: Path | None) -> Path:
-    """The checkpoint at the path `resume`, for a run whose own newest one is `newest`."""
+def is_stated(resume: str) -> bool:
+    """Whether `checkpoint.resume` names one checkpoint."""
+    return resume not in RESUME_WORDS
+
+
+def _stated_checkpoint(resume: str, named: list[Path]) -> Path:
+    """The checkpoint at the path `resume`, for a run whose own ones are `named`, newest first."""
     path = Path(resume).absolute()
     if not path.is_dir():
         word = difflib.get_close_matches(resume, RESUME_WORDS, n=1)
         remedy = f'did you mean "{word[0]}"?' if word else "correct the path, or write auto, must or never"
         raise refuse("checkpoint.resume", f"there is no folder {path}", remedy)
     if not (path / FILE_NAME).is_file():
-        remedy = "name the folder of one checkpoint, such as RUN/checkpoints/step-00000100"
-        raise refuse("checkpoint.resume", f"{path} is no checkpoint: it has no {FILE_NAME}", remedy)
-    step = read_manifest(path).step
-    if newest is not None and read_manifest(newest).step > step:
+        remedy = "name the folder of one whole checkpoint, such as RUN/checkpoints/step-00000100"
+        raise refuse("checkpoint.resume", f"{path} is no whole checkpoint: it has no {FILE_NAME}", remedy)
+    manifest = read_manifest(path)
+    wrong = damages(path, manifest, sizes_only=True)
+    if wrong:
+        raise Refused([Problem(str(path), text, _REMEDY) for text in wrong])
+    newer = next((other for other in named if not problems_at_a_glance(other)), None)
+    if newer is not None and read_manifest(newer).step > manifest.step:
         # Going on from here would be undone by the next automatic resume, or undo what is newer.
-        what = f"names step {step}, but the run folder has {newest}"
+        what = f"names step {manifest.step}, but the run folder has {newer}"
         raise refuse(
             "checkpoint.resume", what, 'write "auto" to go on from there, or choose another training.run_folder'
         )
     return path
+
+
+def problems_at_a_glance(folder: Path) -> list[str]:
+    """What is wrong with a checkpoint as far as its manifest and the sizes of its files say."""
+    try:
+        return damages(folder, read_manifest(folder), sizes_only=True)
+    except Refused as refusal:
+        return [problem.message for problem in refusal.problems]

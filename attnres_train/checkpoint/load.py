@@ -1,76 +1,21 @@
-"""Continuing from a checkpoint."""
+"""Continuing from a verified checkpoint."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+from attnres_train.checkpoint.fit import Difference, differences
 from attnres_train.checkpoint.manifest import Manifest
+from attnres_train.checkpoint.metadata import read_metadata
 from attnres_train.checkpoint.random_state import load_random_state
 from attnres_train.checkpoint.sharded import CheckpointFailure, load_states, whole_shapes
 from attnres_train.engine.interface import Engine
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
-
-# Keys of the model that say how it is started, padded or computed, not what it computes.
-FREE_TO_CHANGE = (
-    "model.init_std",
-    "model.pad_vocabulary_to",
-    "residual.backend",
-    "residual.entropy_weight",
-    "residual.gate_bias",
-)
-FINGERPRINT_REMEDIES = {
-    "tokenizer": "use the tokenizer model the checkpoint was trained with",
-    "train": "use the same corpora, blend, training.seed and training.sequence_length, or another run folder",
-}
-
-
-def check_fits(
-    folder: Path,
-    manifest: Manifest,
-    mine: Mapping[str, tuple[int, ...]],
-    fingerprints: Mapping[str, str],
-    settings: Mapping[str, Any],
-) -> None:
-    """Refuse, listing every difference, a checkpoint of another model, tokenizer or corpus.
-
-    Shapes alone do not tell: with twice the attention heads every matrix has the shape it had.
-    """
-    stored = {name: tuple(entry["shape"]) for name, entry in manifest.tensors.items()}
-    problems = [
-        Problem(f"{folder.name}: {name}", text, "use the configuration the checkpoint was trained with")
-        for name in sorted(stored.keys() | mine.keys())
-        if (text := _difference(stored.get(name), mine.get(name))) is not None
-    ]
-    problems += [
-        Problem(
-            f"{folder.name}: {kind}",
-            f"was trained with {kind} {manifest.fingerprints[kind][:12]}, this run has {fingerprints[kind][:12]}",
-            FINGERPRINT_REMEDIES[kind],
-        )
-        for kind in sorted(manifest.fingerprints.keys() & fingerprints.keys())
-        if manifest.fingerprints[kind] != fingerprints[kind]
-    ]
-    changed = changed_settings(manifest.settings, settings)
-    problems += [
-        Problem(key, f"was {was!r} in {folder.name}, is {now!r}: another model", f"write {key} = {was!r}")
-        for key, (was, now) in changed.items()
-        if key.startswith(("model.", "residual.")) and key not in FREE_TO_CHANGE
-    ]
-    if problems:
-        raise Refused(problems)
-
-
-def _difference(stored: tuple[int, ...] | None, mine: tuple[int, ...] | None) -> str | None:
-    if stored is None:
-        return f"the model has it with shape {mine}, the checkpoint lacks it"
-    if mine is None:
-        return f"the checkpoint has it with shape {stored}, the model lacks it"
-    return None if stored == mine else f"has shape {stored} in the checkpoint, {mine} in the model"
 
 
 def load_checkpoint(
@@ -80,29 +25,51 @@ def load_checkpoint(
     grid: Grid,
     fingerprints: Mapping[str, str],
     settings: Mapping[str, Any],
-) -> TrainState:
-    """Continue from `folder`, written under any grid: weights, moments, position, and random streams where the
-    grid is the same. A collective. Raises Refused where it does not fit.
+    allow: Collection[str] = (),
+) -> tuple[TrainState, list[Difference]]:
+    """Continue from `folder`, written under any grid: weights, moments, position, and random streams where the grid is
+    the same; and the differences that `allow` accepted. A collective.
+
+    Raises Refused, listing every difference, where it does not fit.
     """
-    check_fits(folder, manifest, whole_shapes(engine.parameters(), grid), fingerprints, settings)
-    try:
-        states = load_states(folder, engine.parameters(), grid)
-    except CheckpointFailure as failure:
-        raise refuse(str(folder), f"cannot be read: {failure}", "use an older checkpoint of the run") from failure
-    engine.import_state(states, manifest.optimizer_updates)
+    parts = _stored_parts(folder)
+    shapes = whole_shapes(engine.parameters(), grid)
+    found = differences(manifest, parts, shapes, fingerprints, settings)
+    refused = [difference for difference in found if difference.allowed_as not in allow]
+    if refused:
+        problems = [difference.problem for difference in refused]
+        raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in problems])
+    _import(folder, manifest, engine, grid, found)
     if _same_grid(manifest, grid):
         load_random_state(folder, grid)
-    return TrainState(manifest.step, manifest.samples, manifest.tokens, manifest.skipped_steps)
+    fields = {name: getattr(manifest, name) for name in TrainState().as_dict()}
+    return TrainState(**fields), found
+
+
+def _stored_parts(folder: Path) -> set[str]:
+    try:
+        return set(read_metadata(folder).state_dict_metadata)
+    except UnpicklingError as error:
+        raise refuse(
+            str(folder), f"its metadata hold {error}", "do not use it: nobody knows what it would do"
+        ) from error
+    except Exception as error:  # damaged bytes can say anything
+        raise refuse(
+            str(folder), f"its metadata cannot be read: {error}", "use another checkpoint of the run"
+        ) from error
+
+
+def _import(folder: Path, manifest: Manifest, engine: Engine, grid: Grid, found: Sequence[Difference]) -> None:
+    """Give the engine what the checkpoint has; the rest stays as it was made."""
+    missing = {difference.tensor for difference in found if difference.allowed_as == "missing"}
+    zero = {difference.tensor for difference in found if difference.allowed_as == "moments" and difference.tensor}
+    stored = [p for p in engine.parameters() if p.name not in missing]
+    try:
+        states = load_states(folder, stored, grid, without=zero)
+    except CheckpointFailure as failure:
+        raise refuse(str(folder), f"cannot be read: {failure}", "use another checkpoint of the run") from failure
+    engine.import_state(states, manifest.optimizer_updates)
 
 
 def _same_grid(manifest: Manifest, grid: Grid) -> bool:
-    stored = manifest.grid
-    now = (grid.parallel.tensor, grid.parallel.pipeline, grid.parallel.virtual, grid.data)
-    return (stored["tensor"], stored["pipeline"], stored["virtual"], stored["data"]) == now
-
-
-def changed_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Key -> (was, is) of what differs between a checkpoint's configuration and the one that goes on from it."""
-    plain_now = json.loads(json.dumps(dict(now)))
-    both = sorted(stored.keys() & now.keys())
-    return {key: (stored[key], plain_now[key]) for key in both if stored[key] != plain_now[key]}
+    return manifest.grid[:4] == (grid.parallel.tensor, grid.parallel.pipeline, grid.parallel.virtual, grid.data)

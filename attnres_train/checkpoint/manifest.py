@@ -4,67 +4,152 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+import re
+import zlib
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+
+from attnres_train.checkpoint.checksum import FileRecord, hexadecimal
 from attnres_train.errors import refuse
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = "manifest.json"
+_OWN_CHECKSUM = re.compile(rb'"crc32_of_manifest": "([0-9a-f]{8})"')
+_ZEROS = b'"crc32_of_manifest": "00000000"'
 
 
-@dataclass(frozen=True)
+class Grid(NamedTuple):
+    """Degrees of the run that saved; `sequence` is 0 or 1."""
+
+    tensor: int
+    pipeline: int
+    virtual: int
+    data: int
+    sequence: int
+
+
+class TensorRecord(NamedTuple):
+    """A logical tensor, of which there are a weight and two moments."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _plain_names(files: dict[str, FileRecord]) -> dict[str, FileRecord]:
+    for name, record in files.items():
+        path = PurePosixPath(name)
+        if not name.isprintable() or path.is_absolute() or ".." in path.parts or name != str(path):
+            raise ValueError(f"{name!r} is no name of a file in the checkpoint")
+        if record.bytes < 0:
+            raise ValueError(f"{name} has {record.bytes} bytes")
+    return files
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text!r} is no plain text")
+    return text
+
+
+Count = Annotated[int, Field(ge=0)]
+
+
+@checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Manifest:
     """Contents of `manifest.json`; its presence marks a checkpoint whole."""
 
-    step: int
-    samples: int
-    tokens: int
-    skipped_steps: int
-    optimizer_updates: int
-    created: str
-    grid: dict[str, int]
+    step: Count
+    samples: Count
+    tokens: Count
+    skipped_steps: Count
+    skipped_in_a_row: Count
+    optimizer_updates: Count
+    created: Annotated[str, AfterValidator(_printable)]
+    grid: Grid
     layers_per_stage: list[int]
     versions: dict[str, str]
-    tensors: dict[str, dict[str, Any]]
-    """Logical name -> {"shape": [...], "dtype": "float32"}; every tensor has a weight and two moments."""
-    files: dict[str, int]
-    """Relative name -> bytes, of every file but the manifest itself."""
+    tensors: dict[str, TensorRecord]
+    """By logical name."""
+    files: Annotated[dict[str, FileRecord], AfterValidator(_plain_names)]
+    """Relative name -> size and checksum, of every file but the manifest itself."""
     fingerprints: dict[str, str]
     """Of the tokenizer and the corpora the run was trained with."""
     settings: dict[str, Any]
     """The configuration of the run, by dotted key."""
     format: int = FORMAT
 
+    @property
+    def bytes(self) -> int:
+        """Of all files but the manifest."""
+        return sum(record.bytes for record in self.files.values())
+
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write and flush to disk; the last file of a checkpoint."""
-    with open(folder / FILE_NAME, "w", encoding="utf-8") as file:
-        json.dump(asdict(manifest), file, indent=1)
+    fields = {"crc32_of_manifest": "00000000", **plain_fields(manifest)}
+    text = json.dumps(fields, indent=1).encode()
+    own = hexadecimal(zlib.crc32(text)).encode()
+    with open(folder / FILE_NAME, "wb") as file:
+        file.write(text.replace(_ZEROS, _ZEROS.replace(b"00000000", own), 1))
         file.flush()
         os.fsync(file.fileno())
 
 
+def plain_fields(manifest: Manifest) -> dict[str, Any]:
+    """The fields as they stand in the file."""
+    fields = asdict(manifest)
+    fields["grid"] = manifest.grid._asdict()
+    fields["files"] = {name: record._asdict() for name, record in manifest.files.items()}
+    fields["tensors"] = {name: record._asdict() for name, record in manifest.tensors.items()}
+    return fields
+
+
 def read_manifest(folder: Path) -> Manifest:
-    """Raises Refused for a folder that is no whole checkpoint of this format, naming what is wrong with it."""
+    """The manifest of a checkpoint; looks at no other file (`verify.damages` does).
+
+    Raises Refused for a folder that has none of this format, or a damaged one, naming what is wrong with it.
+    """
     path = folder / FILE_NAME
     if not path.is_file():
         raise refuse(
             str(folder.absolute()),
-            f"is no checkpoint: it has no {FILE_NAME}",
+            f"is no whole checkpoint: it has no {FILE_NAME}",
             "give the folder of one checkpoint, such as RUN/checkpoints/step-00000100",
         )
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        if fields["format"] != FORMAT:
-            raise refuse(str(path), f"has format {fields['format']}, this version reads {FORMAT}", "use its version")
-        manifest = Manifest(**fields)
-    except (ValueError, KeyError, TypeError) as error:
-        raise refuse(str(path), f"cannot be read: {error}", "use an older checkpoint of the run") from error
-    for name, size in manifest.files.items():
-        found = (folder / name).stat().st_size if (folder / name).is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found} bytes"
-            raise refuse(str(folder / name), f"{state}; the manifest says {size}", "use an older checkpoint of the run")
-    return manifest
+        fields = json.loads(_whole_text(path))
+        if fields.get("format") != FORMAT:
+            what = f"{FILE_NAME} has format {fields.get('format')}, this version reads {FORMAT}"
+            raise refuse(str(path), what, "use the version that wrote it")
+        fields.pop("crc32_of_manifest", None)
+        fields["grid"] = Grid(**fields["grid"])
+        fields["files"] = {name: FileRecord(**record) for name, record in fields["files"].items()}
+        fields["tensors"] = {
+            name: TensorRecord(tuple(record.pop("shape")), **record) for name, record in fields["tensors"].items()
+        }
+        return Manifest(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise refuse(str(path), f"{FILE_NAME} cannot be read: {where}: {first['msg']}", _REMEDY) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise refuse(str(path), f"{FILE_NAME} cannot be read: {error}", _REMEDY) from error
+
+
+_REMEDY = "use another checkpoint of the run"
+
+
+def _whole_text(path: Path) -> bytes:
+    """The bytes of a manifest. Raises ValueError if they are not those that were written."""
+    text = path.read_bytes()
+    found = _OWN_CHECKSUM.search(text)
+    if found is None:
+        raise ValueError("it has no checksum of its own: made by another version, or damaged")
+    blank = text[: found.start()] + _ZEROS + text[found.end() :]
+    if hexadecimal(zlib.crc32(blank)).encode() != found.group(1):
+        raise ValueError("its checksum is not that of its contents: it is damaged")
+    return text

@@ -1,99 +1,223 @@
-"""Saving as a transaction: write aside, all ranks vote, one rename publishes."""
+"""Saving as a transaction: write aside, all ranks vote, one rename publishes.
+
+    start      a sibling folder is made, states are copied, the parts are planned         every rank, together
+    write      each rank writes its file and flushes it                                   each alone, in a thread
+    publish    the vote; metadata and manifest; the rename                                every rank, together
+    read back  each rank holds its file against its checksum                              each alone, in the thread
+    retire     the vote; older checkpoints go                                             every rank, together
+
+Training goes on between them. What was not published is not there.
+"""
 
 from __future__ import annotations
 
 import datetime
 import logging
 import shutil
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from attnres_train import __version__
+from attnres_train.checkpoint.checksum import FileRecord, record_of
 from attnres_train.checkpoint.folder import (
     checkpoint_name,
     checkpoints_folder,
     keep_newest,
     partial_folder,
+    point_to_latest,
     remove_leftovers,
     replace_published,
 )
-from attnres_train.checkpoint.manifest import Manifest, write_manifest
-from attnres_train.checkpoint.random_state import save_random_state
-from attnres_train.checkpoint.sharded import CheckpointFailure, save_states, whole_shapes
+from attnres_train.checkpoint.manifest import Grid as SavedGrid
+from attnres_train.checkpoint.manifest import Manifest, TensorRecord, write_manifest
+from attnres_train.checkpoint.random_state import random_streams, save_random_state
+from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_shapes
+from attnres_train.checkpoint.verify import damages
 from attnres_train.durable import flush_folder
-from attnres_train.engine.interface import Engine
+from attnres_train.engine.interface import Engine, OptimizerState
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
 log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.05
 
 
-def save_checkpoint(
-    run_folder: Path,
-    engine: Engine,
-    grid: Grid,
-    state: TrainState,
-    *,
-    layers_per_stage: tuple[int, ...],
-    fingerprints: Mapping[str, str],
-    settings: Mapping[str, Any],
-    keep: int | None,
-) -> Path:
-    """Write and publish the checkpoint of `state`; a collective. Returns its folder.
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a checkpoint says of the run that wrote it."""
 
-    `settings` is the run's configuration by dotted key, so that a later run can say what changed.
+    layers_per_stage: tuple[int, ...]
+    fingerprints: Mapping[str, str]
+    settings: Mapping[str, Any]
+    """The configuration by dotted key, so that a later run can say what changed."""
 
-    Raises RuntimeError on every rank, with nothing published, if any rank could not write its part.
-    """
-    checkpoints = checkpoints_folder(run_folder)
-    partial = partial_folder(checkpoints, state.step)
-    published = checkpoints / checkpoint_name(state.step)
-    if grid.rank == 0:
+
+class Written(NamedTuple):
+    """How the writing of one rank stands."""
+
+    done: bool
+    failure: str | None
+
+
+NOTHING_TO_WRITE = Written(True, None)
+
+
+@dataclass
+class CheckpointSave:
+    """The checkpoint of `state` on its way to `published`; every method but `written` is a collective."""
+
+    grid: Grid
+    state: TrainState
+    partial: Path
+    published: Path
+    manifest: Manifest
+    """But for the files."""
+    pending: PendingStates
+    streams: dict[str, torch.Tensor]
+    started: float = field(default_factory=time.perf_counter)
+    _records: dict[str, FileRecord] = field(default_factory=dict)
+    _failure: str | None = None
+    _written: threading.Event = field(default_factory=threading.Event)
+    _damage: str | None = None
+    _thread: threading.Thread | None = None
+
+    @classmethod
+    def start(
+        cls, run_folder: Path, engine: Engine, grid: Grid, state: TrainState, identity: RunIdentity
+    ) -> CheckpointSave:
+        """Begin; the engine may go on changing its state as soon as this returns.
+
+        Raises RuntimeError on every rank, with nothing published, if the folder cannot be made.
+        """
+        checkpoints = checkpoints_folder(run_folder)
+        partial = partial_folder(checkpoints, state.step)
+        failure = _make_room(checkpoints, partial) if grid.rank == 0 else None
+        vote(grid, failure, partial)
+        manifest = _manifest(engine, grid, state, identity)
+        states = engine.export_share()
+        pending = PendingStates(partial, engine.parameters(), states, grid)
+        save = cls(grid, state, partial, checkpoints / checkpoint_name(state.step), manifest, pending, random_streams())
+        # A daemon: a run that fails meanwhile need not wait for it.
+        save._thread = threading.Thread(target=save._write, args=(states,), name="checkpoint", daemon=True)
+        save._thread.start()
+        return save
+
+    def written(self) -> Written:
+        """How this rank stands."""
+        return Written(self._written.is_set(), self._failure)
+
+    def wait(self) -> None:
+        """Until every rank has written, or one has failed."""
+        while True:
+            everybody: list[Written] = [Written(False, None)] * self.grid.world_size
+            dist.all_gather_object(everybody, self.written(), group=self.grid.control)
+            if all(rank.done for rank in everybody) or any(rank.failure for rank in everybody):
+                return
+            time.sleep(_POLL_SECONDS)
+
+    def publish(self) -> Path:
+        """Vote, and give the checkpoint its name.
+
+        Raises RuntimeError on every rank, with nothing published, if any rank failed.
+        """
+        done, failure = self.written()
+        vote(self.grid, failure, self.partial)
+        assert done, "published before it was written"
+        parts: list[Any] | None = [None] * self.grid.world_size if self.grid.rank == 0 else None
+        dist.gather_object((self._records, self.pending.results), parts, group=self.grid.control)
+        failure = None
+        if parts is not None:
+            records, results = zip(*parts, strict=True)
+            failure = _in_words(lambda: self._make_whole(records, results))
+        vote(self.grid, failure, self.partial)
+        return self.published
+
+    def retire(self, keep: int | None) -> None:
+        """Wait until what is published has been read back; then delete what `keep` does not hold.
+
+        Raises RuntimeError on every rank if it reads back differently; then nothing is deleted.
+        """
+        assert self._thread is not None
+        self._thread.join()
+        damages_told: list[str | None] = [None] * self.grid.world_size
+        dist.all_gather_object(damages_told, self._damage, group=self.grid.control)
+        told = [text for text in damages_told if text is not None]
+        if told:
+            raise RuntimeError(f"checkpoint {self.published} reads back differently: {'; '.join(told)}")
+        if self.grid.rank == 0:
+            # One that cannot be deleted takes room and does no harm: the log has it, the run goes on.
+            _in_words(lambda: keep_newest(self.published.parent, keep, upto=self.state.step))
+
+    def _write(self, states: Mapping[str, OptimizerState]) -> None:
+        """This rank's part, in the thread."""
+        failure = _in_words(lambda: self._write_part(states))
+        self._failure = None if failure is None else f"{self.grid}: {failure}"
+        self._written.set()
+        if failure is None:
+            damage = _in_words(self._read_back)
+            self._damage = None if damage is None else f"{self.grid}: {damage}"
+
+    def _write_part(self, states: Mapping[str, OptimizerState]) -> None:
+        for name, part in states.items():
+            if not all(_is_finite(getattr(part, kind)) for kind in KINDS.values()):
+                raise ValueError(f"{name} or its optimizer state is not finite")
+        self._records = {**self.pending.write(), **save_random_state(self.partial, self.streams, self.grid.rank)}
+
+    def _read_back(self) -> None:
+        for name, record in self._records.items():
+            if self._record_of(name) != record:
+                raise OSError(f"{name} is not what was written")
+
+    def _record_of(self, name: str) -> FileRecord:
+        """Of a file whose folder may get its name meanwhile."""
+        try:
+            return record_of(self.partial / name)
+        except FileNotFoundError:
+            return record_of(self.published / name)
+
+    def _make_whole(self, records: tuple[dict[str, FileRecord], ...], results: tuple[Any, ...]) -> None:
+        """On rank 0: everything that makes the folder a checkpoint, its name last."""
+        files = {name: record for part in records for name, record in part.items()}
+        files |= self.pending.finish(list(results))
+        whole = Manifest(**{**vars(self.manifest), "files": dict(sorted(files.items()))})
+        if wrong := damages(self.partial, whole, sizes_only=True):
+            raise OSError(f"{'; '.join(wrong)} as rank 0 sees it: is the run folder on a disk that all nodes share?")
+        write_manifest(self.partial, whole)
+        flush_folder(self.partial)
+        replace_published(self.partial, self.published)
+        flush_folder(self.published.parent)
+        point_to_latest(self.published)
+
+
+def _make_room(checkpoints: Path, partial: Path) -> str | None:
+    def make() -> None:
         checkpoints.mkdir(parents=True, exist_ok=True)
         remove_leftovers(checkpoints)
         partial.mkdir()
-    dist.barrier(group=grid.control)
-    shapes = whole_shapes(engine.parameters(), grid)
-    failure = _write(partial, engine, grid)
-    _vote(grid, failure, partial)
-    if grid.rank == 0:
-        manifest = _manifest(partial, engine, grid, state, layers_per_stage, fingerprints, settings, shapes)
-        failure = _publish(partial, published, manifest)
-    _vote(grid, failure, partial)
-    if grid.rank == 0:
-        keep_newest(checkpoints, keep)
-    return published
+
+    return _in_words(make)
 
 
-def _write(partial: Path, engine: Engine, grid: Grid) -> str | None:
-    """Write this rank's part; returns the failure in words, so that all ranks can be told of it."""
+def _in_words(action: Callable[[], None]) -> str | None:
+    """Run `action`; what went wrong, in words, so that all ranks can be told of it."""
     try:
-        save_states(partial, engine.parameters(), engine.export_state(), grid)
-        save_random_state(partial, grid)
-    except (OSError, CheckpointFailure) as error:
-        log.exception("writing to %s failed", partial)
-        return f"{grid}: {error}"
+        action()
+    except Exception as error:  # whatever it is: a save that fails in a thread must not go unsaid
+        log.exception("a save failed")
+        return f"{type(error).__name__}: {error}"
     return None
 
 
-def _publish(partial: Path, published: Path, manifest: Manifest) -> str | None:
-    """Make the checkpoint whole and give it its name; returns the failure in words. On rank 0."""
-    try:
-        write_manifest(partial, manifest)
-        replace_published(partial, published)
-        flush_folder(published.parent)
-    except OSError as error:
-        log.exception("publishing %s failed", published)
-        return f"rank 0: {error}"
-    return None
-
-
-def _vote(grid: Grid, failure: str | None, partial: Path) -> None:
+def vote(grid: Grid, failure: str | None, partial: Path) -> None:
+    """Raises RuntimeError on every rank if any has a `failure`, and removes `partial`; a collective."""
     failures: list[str | None] = [None] * grid.world_size
     dist.all_gather_object(failures, failure, group=grid.control)
     told = [text for text in failures if text is not None]
@@ -103,36 +227,33 @@ def _vote(grid: Grid, failure: str | None, partial: Path) -> None:
         raise RuntimeError(f"checkpoint {partial} was not published: " + "; ".join(dict.fromkeys(told)))
 
 
-def _manifest(
-    partial: Path,
-    engine: Engine,
-    grid: Grid,
-    state: TrainState,
-    layers_per_stage: tuple[int, ...],
-    fingerprints: Mapping[str, str],
-    settings: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-) -> Manifest:
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Without a mask as large as the tensor: its least and greatest tell."""
+    return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
+
+
+def _manifest(engine: Engine, grid: Grid, state: TrainState, identity: RunIdentity) -> Manifest:
     parallel = grid.parallel
+    shapes = whole_shapes(engine.parameters(), grid)
     return Manifest(
         **state.as_dict(),
         optimizer_updates=engine.updates,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        grid={
-            "tensor": parallel.tensor,
-            "pipeline": parallel.pipeline,
-            "virtual": parallel.virtual,
-            "data": grid.data,
-            "sequence": int(parallel.sequence),
-        },
-        layers_per_stage=list(layers_per_stage),
+        grid=SavedGrid(
+            tensor=parallel.tensor,
+            pipeline=parallel.pipeline,
+            virtual=parallel.virtual,
+            data=grid.data,
+            sequence=int(parallel.sequence),
+        ),
+        layers_per_stage=list(identity.layers_per_stage),
         versions={
             "attnres_train": __version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "megatron-core": version("megatron-core"),
         },
-        tensors={name: {"shape": list(shape), "dtype": "float32"} for name, shape in sorted(shapes.items())},
-        files={str(p.relative_to(partial)): p.stat().st_size for p in sorted(partial.rglob("*")) if p.is_file()},
-        fingerprints=dict(fingerprints),
-        settings=dict(settings),
+        tensors={name: TensorRecord(tuple(shape), "float32") for name, shape in sorted(shapes.items())},
+        files={},
+        fingerprints=dict(identity.fingerprints),
+        settings=dict(identity.settings),
     )

@@ -2,28 +2,43 @@
 
 One format for every grid: `weight/<name>`, `first_moment/<name>`, `second_moment/<name>`, each fp32 and in the
 whole model's shape. The fp32 weight is the master; a bf16 model's weights are its rounding.
+
+Files are torch's `.distcp`, described by megatron-core's `torch_dist` metadata. The strategies that megatron-core
+0.16.1 ships are not used: its writer forks and starts a manager by spawn (seconds a save, a hang without a `__main__`
+guard), its reader unpickles, and neither leaves room for checksums or for training to go on meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing import ShardedTensor
-from megatron.core.dist_checkpointing.strategies.base import SaveShardedStrategy
+from megatron.core.dist_checkpointing.core import CONFIG_FNAME, CheckpointingConfig, save_config
+from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME
 from megatron.core.dist_checkpointing.strategies.torch import (
+    MCoreLoadPlanner,
     MCoreSavePlanner,
+    _replace_sharded_keys_with_state_dict_keys,
     _replace_state_dict_keys_with_sharded_keys,
+    _unwrap_pyt_sharded_tensor,
     mcore_to_pyt_state_dict,
 )
+from megatron.core.dist_checkpointing.validation import determine_global_metadata, validate_sharding_integrity
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.checkpoint.storage import WriteResult
 
+from attnres_train.checkpoint.checksum import FileRecord, record_of, written
+from attnres_train.checkpoint.metadata import METADATA_FILE, SafeReader
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.parallel.grid import Grid
@@ -31,23 +46,94 @@ from attnres_train.parallel.grid import Grid
 KINDS = {"weight": "master", "first_moment": "first_moment", "second_moment": "second_moment"}
 
 
-def save_states(
-    folder: Path, parameters: Sequence[LogicalParameter], states: Mapping[str, OptimizerState], grid: Grid
-) -> None:
-    """Write the states of all ranks to `folder`, which exists; a collective."""
-    sharded = {
-        f"{kind}/{p.name}/{index}": piece
-        for p in parameters
-        if p.owned
-        for kind, attribute in KINDS.items()
-        for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, getattr(states[p.name], attribute), grid))
-    }
-    with _failures_in_words():
-        dist_checkpointing.save(sharded, str(folder), sharded_strategy=PlainTorchSave("torch_dist", 1))
+class PendingStates:
+    """States on their way to disk: planned by all ranks together, then written by each alone, in any thread."""
+
+    def __init__(
+        self, folder: Path, parameters: Sequence[LogicalParameter], states: Mapping[str, OptimizerState], grid: Grid
+    ):
+        """Plan; a collective. `states` must not change until they are written."""
+        self._grid, self._writer = grid, CheckedWriter(folder)
+        self._planner = MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
+        self._metadata: Metadata | None = None
+        self._results: list[WriteResult] = []
+        self._plan = self._agree(_torch_state_dict(parameters, states, grid))
+
+    def _agree(self, state_dict: dict[str, Any]) -> SavePlan:
+        """torch's protocol: every rank's plan, made one by rank 0, and each rank's part of it back."""
+        group, first = self._grid.control, self._grid.rank == 0
+        self._planner.set_up_planner(state_dict, self._writer.storage_meta(), first)
+        self._writer.set_up_storage_writer(first, rank=self._grid.rank, use_collectives=True)
+        mine = self._writer.prepare_local_plan(self._planner.create_local_plan())
+        plans: list[SavePlan] | None = [mine] * self._grid.world_size if first else None
+        dist.gather_object(mine, plans, group=group)
+        if plans is not None:
+            plans, self._metadata = self._planner.create_global_plan(plans)
+            plans = self._writer.prepare_global_plan(plans)
+        answer: list[SavePlan | None] = [None]
+        dist.scatter_object_list(answer, plans, src=0, group=group)
+        assert answer[0] is not None
+        return self._planner.finish_plan(answer[0])
+
+    def write(self) -> dict[str, FileRecord]:
+        """Write and flush this rank's file; returns what it is. Raises OSError."""
+        with _without_checksums_of_torchs_own():
+            self._results = self._writer.write_data(self._plan, self._planner).wait()
+        return dict(self._writer.records)
+
+    @property
+    def results(self) -> list[WriteResult]:
+        """Where everything went, to be gathered on rank 0 for `finish`."""
+        return self._results
+
+    def finish(self, results: list[list[WriteResult]]) -> dict[str, FileRecord]:
+        """On rank 0: write the metadata, and what makes megatron-core know the format. Raises OSError."""
+        assert self._metadata is not None
+        self._writer.finish(self._metadata, results)
+        folder = Path(self._writer.path)
+        save_config(CheckpointingConfig("torch_dist", 1), str(folder))
+        torch.save({}, folder / COMMON_STATE_FNAME)
+        names = (METADATA_FILE, CONFIG_FNAME, COMMON_STATE_FNAME)
+        return {name: record_of(folder / name) for name in names}
 
 
-def load_states(folder: Path, parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, OptimizerState]:
-    """Read what this rank holds of every parameter in `parameters`; a collective."""
+@contextmanager
+def _without_checksums_of_torchs_own() -> Iterator[None]:
+    """torch.save would checksum every record once more, which takes half as long as writing it."""
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        yield
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+
+class CheckedWriter(dcp.FileSystemWriter):
+    """torch's writer of `.distcp` files; `records` has size and checksum of what it wrote."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.records: dict[str, FileRecord] = {}
+        self.fs.create_stream = self._create_stream  # type: ignore[method-assign, assignment]
+
+    @contextmanager
+    def _create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        if mode != "wb":
+            with open(path, mode) as file:
+                yield file
+            return
+        with written(Path(path)) as stream:
+            yield stream
+        self.records[Path(path).name] = stream.record
+
+
+def load_states(
+    folder: Path, parameters: Sequence[LogicalParameter], grid: Grid, *, without: Collection[str] = ()
+) -> dict[str, OptimizerState]:
+    """Read what this rank holds of every parameter in `parameters`; a collective.
+
+    `without` has keys such as `first_moment/NAME` that are zero instead. Loading runs no code.
+    """
     whole = {
         f"{kind}/{p.name}": torch.zeros(p.parameter.shape, dtype=torch.float32) for p in parameters for kind in KINDS
     }
@@ -55,19 +141,34 @@ def load_states(folder: Path, parameters: Sequence[LogicalParameter], grid: Grid
         f"{kind}/{p.name}/{index}": piece
         for p in parameters
         for kind in KINDS
+        if f"{kind}/{p.name}" not in without
         for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, whole[f"{kind}/{p.name}"], grid))
     }
-    with _failures_in_words():
-        loaded = dist_checkpointing.load(sharded, str(folder), validate_access_integrity=False)
+    loaded = _read(folder, sharded)
     for p in parameters:
         for kind in KINDS:
             key = f"{kind}/{p.name}"
             for index, piece in enumerate(p.sharding.pieces(grid.tensor_rank, grid.parallel.tensor)):
-                _local(whole[key], p, piece.local).copy_(loaded[f"{key}/{index}"])
+                if key not in without:
+                    _local(whole[key], p, piece.local).copy_(loaded[f"{key}/{index}"])
     return {
         p.name: OptimizerState(**{attribute: whole[f"{kind}/{p.name}"] for kind, attribute in KINDS.items()})
         for p in parameters
     }
+
+
+def _read(folder: Path, sharded: dict[str, ShardedTensor]) -> dict[str, Tensor]:
+    """The pieces, filled from `folder`: what megatron-core's own strategy does, through a reader that runs no code."""
+    by_key, flat, renamed = _replace_state_dict_keys_with_sharded_keys(sharded)
+    state_dict = mcore_to_pyt_state_dict(by_key, True)
+    with _failures_in_words():
+        dcp.load(
+            state_dict,
+            storage_reader=SafeReader(folder),
+            planner=MCoreLoadPlanner(shapes_validation_sharded_tensors=list(sharded.values())),
+        )
+    found = {key: _unwrap_pyt_sharded_tensor(value) for key, value in state_dict.items()}
+    return _replace_sharded_keys_with_state_dict_keys(found, flat, renamed)
 
 
 class CheckpointFailure(Exception):
@@ -98,9 +199,9 @@ def _local(tensor: Tensor, p: LogicalParameter, rows: slice) -> Tensor:
 
 
 def _pieces(key: str, p: LogicalParameter, tensor: Tensor, grid: Grid) -> list[ShardedTensor]:
-    """This rank's pieces of one logical tensor. Copies on other ranks are replicas; one of them is written."""
+    """This rank's pieces of one logical tensor. Copies on other tensor ranks are replicas; one of them is written."""
     held_by_all_tensor_ranks = p.sharding.axis is None
-    replica = (0, grid.tensor_rank if held_by_all_tensor_ranks else 0, grid.data_rank)
+    replica = (0, grid.tensor_rank if held_by_all_tensor_ranks else 0, 0)
     pieces = []
     for piece in p.sharding.pieces(grid.tensor_rank, grid.parallel.tensor):
         local = _local(tensor, p, piece.local).contiguous().cpu()
@@ -123,21 +224,17 @@ def _pieces(key: str, p: LogicalParameter, tensor: Tensor, grid: Grid) -> list[S
     return pieces
 
 
-class PlainTorchSave(SaveShardedStrategy):
-    """megatron-core's `torch_dist` format, written in this process by torch's own file writer.
-
-    The strategy it ships forks writers and starts a manager by spawn, which imports everything anew: seconds
-    a run, and a hang where the entry script has no `__main__` guard.
-    """
-
-    def save(self, sharded_state_dict: dict[str, ShardedTensor], checkpoint_dir: Path) -> None:
-        by_key, _flat, _renamed = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, True)
-        dcp.save(
-            mcore_to_pyt_state_dict(by_key, is_loading=False),
-            storage_writer=dcp.FileSystemWriter(checkpoint_dir),
-            planner=MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False),
-        )
-
-    @property
-    def can_handle_sharded_objects(self) -> bool:
-        return True
+def _torch_state_dict(
+    parameters: Sequence[LogicalParameter], states: Mapping[str, OptimizerState], grid: Grid
+) -> dict[str, Any]:
+    """The pieces that this rank holds, as torch's planner wants them."""
+    sharded = {
+        f"{kind}/{p.name}/{index}": piece
+        for p in parameters
+        if p.name in states
+        for kind, attribute in KINDS.items()
+        for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, getattr(states[p.name], attribute), grid))
+    }
+    validate_sharding_integrity(determine_global_metadata(sharded)[1])
+    by_key, _flat, _renamed = _replace_state_dict_keys_with_sharded_keys(sharded, True)
+    return mcore_to_pyt_state_dict(by_key, is_loading=False)

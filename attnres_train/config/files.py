@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnres_train.checkpoint.folder import choose_checkpoint
+from attnres_train.checkpoint.folder import candidates
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights
@@ -75,6 +75,6 @@ def _writable(folder: Path) -> Iterator[Problem]:
 
 def _resume(config: RunConfig, folder: Path) -> Iterator[Problem]:
     try:
-        choose_checkpoint(config.checkpoint.resume, folder)
+        candidates(config.checkpoint.resume, folder)
     except Refused as refused:
         yield from refused.problems

@@ -50,8 +50,15 @@ class Engine(Protocol):
     def export_state(self) -> Mapping[str, OptimizerState]:
         """Weights and moments by logical name; a collective over the data-parallel ranks."""
 
+    def export_share(self) -> Mapping[str, OptimizerState]:
+        """The same, but each parameter on one of the data-parallel ranks alone, in new host memory: what that rank
+        saves. A collective over them."""
+
     def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
-        """Set weights, masters and moments, and the number of updates they have seen."""
+        """Set weights, masters and moments, and the number of updates they have seen.
+
+        A parameter that `states` lacks stays as it is.
+        """
 
     def parameters(self) -> Sequence[LogicalParameter]:
         """The logical parameters of all chunks of this rank."""

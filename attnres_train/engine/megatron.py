@@ -27,6 +27,8 @@ from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import Grid
 
 MAIN_GRADIENT = "main_grad"
+STATE_KEYS = ("param", "exp_avg", "exp_avg_sq")
+"""What `_shard` has of a parameter, in the order of OptimizerState."""
 """Where megatron-core's DistributedDataParallel accumulates the fp32 gradient of a parameter."""
 
 
@@ -61,6 +63,8 @@ class MegatronEngine:
         (self._sharded,) = self.optimizer.chained_optimizers
         assert isinstance(self._sharded, DistributedOptimizer)
         self._mains = _main_parameters(self._sharded)
+        self._data_ranks = dist.get_process_group_ranks(grid.groups.dp)
+        self._ranges = self._ranges_of_all()
 
     @property
     def chunks(self) -> Sequence[nn.Module]:
@@ -105,17 +109,47 @@ class MegatronEngine:
         states = {}
         for logical in self._logical:
             shard = self._shard(logical.parameter)
-            keys = ("param", "exp_avg", "exp_avg_sq")
-            whole = [self._gather(logical.parameter, None if shard is None else shard.get(key)) for key in keys]
+            whole = [self._gather(logical.parameter, None if shard is None else shard.get(key)) for key in STATE_KEYS]
             if logical.owned:
                 states[logical.name] = OptimizerState(*whole)
         return states
+
+    def export_share(self) -> Mapping[str, OptimizerState]:
+        states, sends = {}, []
+        owned = [logical for logical in self._logical if logical.owned]
+        for index, logical in enumerate(owned):
+            keeper, shard = index % self.grid.data, self._shard(logical.parameter)
+            if keeper == self.grid.data_rank:
+                states[logical.name] = OptimizerState(*(self._collected(logical, shard, key) for key in STATE_KEYS))
+            elif shard is not None:
+                sends += [dist.isend(shard[key], self._data_ranks[keeper], self.grid.groups.dp) for key in STATE_KEYS]
+        for send in sends:
+            assert send is not None, "this rank is in its own data-parallel group"
+            send.wait()
+        return states
+
+    def _collected(self, logical: LogicalParameter, shard: dict[str, Tensor] | None, key: str) -> Tensor:
+        """The whole fp32 tensor on the host, from the ranges of all data-parallel ranks."""
+        whole = torch.empty(logical.parameter.numel(), dtype=torch.float32, device=logical.parameter.device)
+        for rank, ranges in enumerate(self._ranges):
+            owned = ranges.get(logical.name)
+            if owned is None:
+                continue
+            part = whole[slice(*owned)]
+            if rank == self.grid.data_rank:
+                assert shard is not None
+                part.copy_(shard[key])
+            else:
+                dist.recv(part, self._data_ranks[rank], self.grid.groups.dp)
+        return whole.view(logical.parameter.shape).cpu()
 
     def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
         self.updates = updates
         with torch.no_grad():
             for logical in self._logical:
-                state = states[logical.name]
+                state = states.get(logical.name)
+                if state is None:
+                    continue
                 logical.parameter.copy_(state.master.to(logical.parameter.device))
                 self._set_shard(logical.parameter, state, updates)
 
@@ -126,13 +160,24 @@ class MegatronEngine:
         owned = self._sharded._get_model_param_range_map(parameter)["param"]
         return slice(owned.start, owned.end)
 
+    def _ranges_of_all(self) -> list[dict[str, tuple[int, int]]]:
+        """By data-parallel rank and name: the range of the flat parameter whose state that rank holds."""
+        mine = {
+            logical.name: (owned.start, owned.stop)
+            for logical in self._logical
+            if (owned := self._owned_range(logical.parameter)) is not None
+        }
+        everybody = [mine] * self.grid.data
+        dist.all_gather_object(everybody, mine, group=self.grid.groups.dp)
+        return everybody
+
     def _shard(self, parameter: nn.Parameter) -> dict[str, Tensor] | None:
         """The rank's slices of master and moments, flat; moments are zero before the first update."""
         main = self._mains.get(parameter)
         if main is None:
             return None
         slot = self._sharded.optimizer.state[main]
-        moments = {key: slot.get(key, torch.zeros_like(main)) for key in ("exp_avg", "exp_avg_sq")}
+        moments = {key: slot[key] if key in slot else torch.zeros_like(main) for key in STATE_KEYS[1:]}
         return {"param": main, **moments}
 
     def _set_shard(self, parameter: nn.Parameter, state: OptimizerState, updates: int) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from megatron.core import parallel_state
 
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import read_manifest
-from attnres_train.checkpoint.save import save_checkpoint
+from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
@@ -34,7 +33,7 @@ def run_steps(
     parts = build_tiny(config, grid)
     if first:
         saved = checkpoints_folder(folder) / checkpoint_name(first)
-        state = load_checkpoint(saved, read_manifest(saved), parts.engine, grid, FINGERPRINTS, SETTINGS)
+        state, _ = load_checkpoint(saved, read_manifest(saved), parts.engine, grid, FINGERPRINTS, SETTINGS)
         assert state == TrainState(step=first, samples=8 * first, tokens=first, skipped_steps=1)
         assert parts.engine.updates == first
     losses, norms = [], []
@@ -43,16 +42,9 @@ def run_steps(
         losses.append(loss)
         norms.append(norm)
     if save:
-        save_checkpoint(
-            folder,
-            parts.engine,
-            grid,
-            TrainState(step=last, samples=8 * last, tokens=last, skipped_steps=1),
-            layers_per_stage=parts.pipeline.plan.layers_per_stage,
-            fingerprints=FINGERPRINTS,
-            settings=SETTINGS,
-            keep=2,
-        )
+        identity = RunIdentity(parts.pipeline.plan.layers_per_stage, FINGERPRINTS, SETTINGS)
+        state = TrainState(step=last, samples=8 * last, tokens=last, skipped_steps=1)
+        save_whole(CheckpointSave.start(folder, parts.engine, grid, state, identity))
     states = parts.engine.export_state()
     kinds = ("master", "first_moment", "second_moment")
     tensors = {
@@ -60,6 +52,13 @@ def run_steps(
         for kind in kinds
     }
     return losses, norms, tensors
+
+
+def save_whole(save: CheckpointSave) -> Path:
+    save.wait()
+    folder = save.publish()
+    save.retire(keep=2)
+    return folder
 
 
 def first_rank(ranks: int, config: RunConfig, first: int, last: int, folder: Path, save: bool = False) -> Any:
@@ -88,44 +87,46 @@ def test_twenty_steps_equal_ten_and_a_new_process_and_ten(ranks: int, parallel: 
             assert later_tensors[kind][name].equal(tensor), f"{kind} of {name}"
 
 
-@functools.cache
-def unbroken(mode: str) -> list[float]:
-    return first_rank(1, tiny_config(mode), 0, 15, Path("unused"))[0]
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "one process": (1, {}),
+    "data 2": (2, {}),
+    "tensor 2": (2, {"tensor": 2}),
+    "pipeline 2": (2, {"pipeline": 2}),
+    "pipeline 2 x virtual 2": (2, {"pipeline": 2, "virtual": 2}),
+    "tensor 2 x pipeline 2": (4, {"tensor": 2, "pipeline": 2}),
+}
+SAVED_AT, MORE = 3, 5
+CASES = ["block", pytest.param("standard", marks=pytest.mark.slow), pytest.param("full", marks=pytest.mark.slow)]
 
 
-@pytest.fixture(scope="module")
-def ten_steps(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[list[float], Path]]:
-    """Losses and run folder of ten steps as tensor 2 x pipeline 2, by mode; made once."""
-    made: dict[str, tuple[list[float], Path]] = {}
-
-    def of(mode: str) -> tuple[list[float], Path]:
-        if mode not in made:
-            folder = tmp_path_factory.mktemp(mode)
-            losses = first_rank(4, tiny_config(mode, tensor=2, pipeline=2), 0, 10, folder, save=True)[0]
-            made[mode] = losses, folder
-        return made[mode]
-
-    return of
+def save_and_go_on(config: RunConfig, folder: Path) -> list[float]:
+    """Losses of the steps after the one that is saved."""
+    run_steps(config, 0, SAVED_AT, folder, save=True)
+    parallel_state.destroy_model_parallel()
+    return run_steps(config, 0, SAVED_AT + MORE, folder, save=False)[0][SAVED_AT:]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "parallel"),
-    [
-        (1, {}),
-        (2, {}),
-        (4, {"pipeline": 4}),
-        (2, {"tensor": 2, "sequence": True}),
-        (2, {"pipeline": 2, "virtual": 2}),
-    ],
-    ids=["one process", "data 2", "pipeline 4", "tensor 2 sequence", "pipeline 2 x virtual 2"],
-)
-def test_tensor_2_pipeline_2_is_continued_by(
-    ranks: int, parallel: dict[str, Any], ten_steps: Callable[[str], tuple[list[float], Path]]
-) -> None:
-    for mode in ("standard", "full", "block"):
-        losses, folder = ten_steps(mode)
-        later = first_rank(ranks, tiny_config(mode, **parallel), 10, 15, folder)[0]
-        assert [*losses, *later] == pytest.approx(unbroken(mode), rel=1e-5), mode
+def go_on_from_each(config: RunConfig, folders: list[Path]) -> list[list[float]]:
+    found = []
+    for folder in folders:
+        found.append(run_steps(config, SAVED_AT, SAVED_AT + MORE, folder, save=False)[0])
+        parallel_state.destroy_model_parallel()
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_any_layout_saved_any_other_goes_on_with(case: str, tmp_path: Path) -> None:
+    """Moments and the count of updates too: without them the next losses would differ."""
+    unbroken = {
+        name: run_ranks(save_and_go_on, ranks, tiny_config(case, **parallel), tmp_path / name)[0]
+        for name, (ranks, parallel) in LAYOUTS.items()
+    }
+    for name, (ranks, parallel) in LAYOUTS.items():
+        config, folders = tiny_config(case, **parallel), [tmp_path / saved for saved in LAYOUTS]
+        found = dict(zip(LAYOUTS, run_ranks(go_on_from_each, ranks, config, folders)[0], strict=True))
+        assert found[name] == unbroken[name], f"{name}, from its own"
+        for saved, losses in found.items():
+            assert losses == pytest.approx(unbroken["one process"], rel=1e-5), f"{name}, from {saved}"
 
 
 def test_another_model_is_refused_with_every_difference(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_another_model_is_refused_with_every_difference(tmp_path: Path) -> None:
     assert "layers.0.attention.depth.query: the checkpoint has it with shape (32,), the model lacks it" in told
     assert "layers.4.mlp.norm.weight: the model has it with shape (32,), the checkpoint lacks it" in told
     assert "tokenizer: was trained with tokenizer aaaaaaaaaaaa, this run has bbbbbbbbbbbb" in told
-    assert "model.num_attention_heads: was 4 in step-00000001, is 8: another model" in told
+    assert "step-00000001: model.num_attention_heads: was 4 in the checkpoint, is 8: another model" in told
     assert "init_std" not in told and "learning_rate" not in told
 
 
@@ -165,7 +166,7 @@ def test_a_damaged_shard_is_refused_in_words(tmp_path: Path) -> None:
         return str(refusal.value)
 
     told = run_ranks(load_damaged, 1)[0]
-    assert "step-00000001: cannot be read: rank 0: " in told and "use an older checkpoint" in told
+    assert "step-00000001: cannot be read: rank 0: " in told and "use another checkpoint" in told
 
 
 def test_a_rank_that_cannot_write_stops_all_and_publishes_nothing(tmp_path: Path) -> None:
@@ -180,17 +181,9 @@ def test_a_rank_that_cannot_write_stops_all_and_publishes_nothing(tmp_path: Path
                 raise OSError(28, "No space left on device")
 
             module.save_random_state = fail
+        identity = RunIdentity((2, 2), {}, {})
         with pytest.raises(RuntimeError) as failure:
-            save_checkpoint(
-                tmp_path,
-                parts.engine,
-                grid,
-                TrainState(),
-                layers_per_stage=(2, 2),
-                fingerprints={},
-                settings={},
-                keep=2,
-            )
+            save_whole(CheckpointSave.start(tmp_path, parts.engine, grid, TrainState(), identity))
         return str(failure.value)
 
     for told in run_ranks(save_with_a_failing_rank, 2):

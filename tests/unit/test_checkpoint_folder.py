@@ -1,104 +1,220 @@
-"""Which checkpoint a run goes on from, and that none is ever half there."""
+"""Names and order of checkpoints, what a resume may use, and that none is ever half there."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from attnres_train.checkpoint.folder import choose_checkpoint, keep_newest, published_steps, replace_published
-from attnres_train.checkpoint.load import changed_settings
-from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
+from attnres_train.checkpoint.folder import (
+    candidates,
+    checkpoint_name,
+    is_stated,
+    keep_newest,
+    named_steps,
+    partial_folder,
+    point_to_latest,
+    problems_at_a_glance,
+    remove_leftovers,
+    replace_published,
+    unpublish,
+)
+from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.errors import Refused
+from tests.unit.checkpoint_folders import checkpoint, flip, run_with
 
 
-def manifest(step: int, files: dict[str, int] | None = None) -> Manifest:
-    return Manifest(
-        step=step,
-        samples=8 * step,
-        tokens=256 * step,
-        skipped_steps=0,
-        optimizer_updates=step,
-        created="2026-01-01T00:00:00+00:00",
-        grid={"tensor": 1, "pipeline": 1, "virtual": 1, "data": 1, "sequence": 0},
-        layers_per_stage=[4],
-        versions={},
-        tensors={},
-        files=files or {},
-        fingerprints={},
-        settings={},
-    )
+def names(folders: list[Path]) -> list[str]:
+    return [folder.name for folder in folders]
 
 
-def publish(run: Path, *steps: int) -> Path:
-    for step in steps:
-        folder = run / "checkpoints" / f"step-{step:08d}"
-        folder.mkdir(parents=True)
-        write_manifest(folder, manifest(step))
-    return run / "checkpoints"
+def listed(checkpoints: Path) -> set[str]:
+    return {path.name for path in checkpoints.iterdir()}
 
 
-def test_auto_takes_the_newest_by_step_and_ignores_what_is_not_published(tmp_path: Path) -> None:
-    assert choose_checkpoint("auto", tmp_path) is None
-    checkpoints = publish(tmp_path, 9, 100, 20)
-    (checkpoints / "step-00000300").mkdir()
-    (checkpoints / ".step-00000400.partial").mkdir()
-    assert choose_checkpoint("auto", tmp_path) == checkpoints / "step-00000100"
-    assert choose_checkpoint("must", tmp_path) == checkpoints / "step-00000100"
-    assert list(published_steps(checkpoints)) == [9, 20, 100]
+def damage_nothing(folder: Path) -> None:
+    """What the other damages are held against."""
+
+
+def remove_manifest(folder: Path) -> None:
+    (folder / FILE_NAME).unlink()
+
+
+def flip_manifest(folder: Path) -> None:
+    flip(folder / FILE_NAME, 999)
+
+
+def cut_file(folder: Path) -> None:
+    (folder / "part").write_bytes(b"123")
+
+
+def remove_file(folder: Path) -> None:
+    (folder / "part").unlink()
+
+
+DAMAGES = [remove_manifest, flip_manifest, cut_file, remove_file]
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_the_newest_by_step_comes_first_and_only_names_of_checkpoints_count(resume: str, tmp_path: Path) -> None:
+    checkpoints = run_with(tmp_path, 9, 100, 20, 123456789)
+    for other in (".step-00000400.partial", "step-00000300.replaced-1", "step-300", "step-00000500x"):
+        (checkpoints / other).mkdir()
+    (checkpoints / "step-00000600").write_text("a file")
+    expected = ["step-123456789", "step-00000100", "step-00000020", "step-00000009"]
+    assert names(candidates(resume, tmp_path)) == expected
+    assert list(named_steps(checkpoints)) == [9, 20, 100, 123456789]
+    assert all(path.is_absolute() for path in candidates(resume, tmp_path))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_ones_are_offered_too_because_the_choice_must_say_why_it_passes_over_them(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    damage(run_with(tmp_path, 10, 20) / "step-00000020")
+    assert names(candidates("auto", tmp_path)) == ["step-00000020", "step-00000010"]
+
+
+def test_auto_starts_anew_where_there_is_none_and_must_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path / "gone", tmp_path):
+        assert candidates("auto", folder) == []
+        with pytest.raises(Refused, match='is "must", but there is no checkpoint in /'):
+            candidates("must", folder)
+
+
+@pytest.mark.parametrize("damage", [damage_nothing, *DAMAGES])
+def test_never_is_refused_where_checkpoints_are_whole_or_not(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    assert candidates("never", tmp_path) == []
+    damage(run_with(tmp_path, 10) / "step-00000010")
+    with pytest.raises(Refused, match='is "never", but .*step-00000010 exists'):
+        candidates("never", tmp_path)
+
+
+def test_a_path_is_the_only_candidate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = run_with(tmp_path / "run", 10, 20)
+    newest = checkpoints / "step-00000020"
+    assert candidates(str(newest), tmp_path / "run") == [newest]
+    monkeypatch.chdir(checkpoints)
+    assert candidates("step-00000020", tmp_path / "run") == [newest]
+    assert is_stated("step-00000020") and not any(map(is_stated, ("auto", "must", "never")))
 
 
 def test_an_older_checkpoint_than_the_runs_own_newest_is_refused(tmp_path: Path) -> None:
-    """It would be deleted as the oldest, and the next automatic resume would take the other branch."""
-    checkpoints = publish(tmp_path / "run", 10, 20)
+    """The next automatic resume would take the other branch."""
+    older = run_with(tmp_path / "run", 10, 20) / "step-00000010"
     with pytest.raises(Refused, match="names step 10, but the run folder has .*step-00000020"):
-        choose_checkpoint(str(checkpoints / "step-00000010"), tmp_path / "run")
-    assert choose_checkpoint(str(checkpoints / "step-00000020"), tmp_path / "run") is not None
-    assert choose_checkpoint(str(checkpoints / "step-00000010"), tmp_path / "branch") is not None
+        candidates(str(older), tmp_path / "run")
+    assert candidates(str(older), tmp_path / "branch") == [older]
+    assert candidates(str(older), run_with(tmp_path / "behind", 5).parent) == [older]
 
 
-def test_the_newest_are_kept(tmp_path: Path) -> None:
-    checkpoints = publish(tmp_path, 10, 20, 30)
-    keep_newest(checkpoints, None)
-    assert len(published_steps(checkpoints)) == 3
-    keep_newest(checkpoints, 2)
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-00000020", "step-00000030"]
-
-
-def test_a_step_that_is_published_again_is_replaced(tmp_path: Path) -> None:
-    checkpoints = publish(tmp_path, 10)
-    partial = checkpoints / ".step-00000010.partial"
-    partial.mkdir()
-    write_manifest(partial, manifest(10, files={"new": 1}))
-    (partial / "new").write_text("x")
-    replace_published(partial, checkpoints / "step-00000010")
-    assert read_manifest(checkpoints / "step-00000010").files == {"new": 1}
-    assert [path.name for path in checkpoints.iterdir()] == ["step-00000010"]
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_newest_does_not_stand_in_the_way_of_an_older_path(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    checkpoints = run_with(tmp_path, 10, 20, 30)
+    damage(checkpoints / "step-00000030")
+    with pytest.raises(Refused, match="names step 10, but the run folder has .*step-00000020"):
+        candidates(str(checkpoints / "step-00000010"), tmp_path)
+    assert names(candidates(str(checkpoints / "step-00000020"), tmp_path)) == ["step-00000020"]
+    with pytest.raises(Refused, match="step-00000030"):
+        candidates(str(checkpoints / "step-00000030"), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("path", "told"),
     [
-        (lambda folder: (folder / FILE_NAME).unlink(), "has no manifest.json"),
-        (lambda folder: (folder / FILE_NAME).write_text("{"), "cannot be read"),
-        (lambda folder: (folder / FILE_NAME).write_text("{}"), "cannot be read"),
-        (lambda folder: (folder / FILE_NAME).write_text(json.dumps(asdict(manifest(1)) | {"format": 9})), "format 9"),
-        (lambda folder: (folder / "weights").unlink(), "is missing; the manifest says 3"),
-        (lambda folder: (folder / "weights").write_text("ab"), "has 2 bytes; the manifest says 3"),
+        ("gone", "there is no folder /.*gone"),
+        ("atuo", 'there is no folder .*\n.*did you mean "auto"'),
+        ("run/checkpoints/step-00000010/part", "there is no folder"),
+        ("run", "is no whole checkpoint: it has no manifest.json"),
     ],
 )
-def test_a_checkpoint_that_is_not_whole_is_refused_by_what_is_wrong(damage: object, told: str, tmp_path: Path) -> None:
-    (tmp_path / "weights").write_text("abc")
-    write_manifest(tmp_path, manifest(1, files={"weights": 3}))
-    assert read_manifest(tmp_path) == manifest(1, files={"weights": 3})
-    damage(tmp_path)  # type: ignore[operator]
+def test_a_path_that_is_no_checkpoint_is_refused(
+    path: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_with(tmp_path / "run", 10)
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(Refused, match=told):
-        read_manifest(tmp_path)
+        candidates(path, tmp_path / "run")
 
 
-def test_changed_settings_are_told_and_equal_ones_are_not() -> None:
-    stored = json.loads(json.dumps({"optimizer.learning_rate": 6e-4, "parallel.layers_per_stage": (3, 4), "gone": 1}))
-    now = {"optimizer.learning_rate": 3e-4, "parallel.layers_per_stage": (3, 4), "new": 2}
-    assert changed_settings(stored, now) == {"optimizer.learning_rate": (6e-4, 3e-4)}
+def test_a_glance_sees_sizes_and_not_contents(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "a")
+    flip(folder / "part")
+    assert problems_at_a_glance(folder) == []
+    cut_file(folder)
+    assert problems_at_a_glance(folder) == ["part has 3 bytes, the manifest says 7"]
+    flip_manifest(folder)
+    (problem,) = problems_at_a_glance(folder)
+    assert "cannot be read" in problem
+
+
+def test_the_newest_up_to_the_saved_step_are_kept_and_newer_ones_are_left_alone(tmp_path: Path) -> None:
+    checkpoints = run_with(tmp_path, 10, 20, 30, 40)
+    remove_manifest(checkpoints / "step-00000040")
+    aside = checkpoints / "step-00000020.replaced-1"
+    aside.mkdir()
+    keep_newest(checkpoints, None, upto=30)
+    assert list(named_steps(checkpoints)) == [10, 20, 30, 40]
+    keep_newest(checkpoints, 3, upto=30)
+    assert list(named_steps(checkpoints)) == [10, 20, 30, 40]
+    keep_newest(checkpoints, 1, upto=20)
+    assert list(named_steps(checkpoints)) == [20, 30, 40]
+    keep_newest(checkpoints, 1, upto=30)
+    assert listed(checkpoints) == {"step-00000030", "step-00000040", aside.name}
+
+
+def test_a_deleted_one_loses_its_name_before_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = run_with(tmp_path, 10, 20)
+
+    def killed(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            unpublish(checkpoints / "step-00000010")
+    assert list(named_steps(checkpoints)) == [20] and len(listed(checkpoints)) == 2
+    remove_leftovers(checkpoints)
+    assert listed(checkpoints) == {"step-00000020"}
+
+
+def test_what_has_the_name_already_is_set_aside(tmp_path: Path) -> None:
+    checkpoints = run_with(tmp_path, 10)
+    published = checkpoints / checkpoint_name(10)
+    remove_manifest(published)
+    for content in (b"first", b"second"):
+        partial = checkpoint(partial_folder(checkpoints, 10), 10, {"new": content})
+        replace_published(partial, published)
+        assert problems_at_a_glance(published) == [] and (published / "new").read_bytes() == content
+    assert listed(checkpoints) == {published.name, f"{published.name}.replaced-1", f"{published.name}.replaced-2"}
+    assert (checkpoints / f"{published.name}.replaced-1/part").read_bytes() == b"1234567"
+    assert read_manifest(checkpoints / f"{published.name}.replaced-2").files.keys() == {"new"}
+    assert names(candidates("auto", tmp_path)) == [published.name]
+
+
+def test_leftovers_of_a_save_and_of_a_deletion_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    checkpoints = run_with(tmp_path, 10, 20)
+    point_to_latest(checkpoints / "step-00000020")
+    stays = listed(checkpoints)
+    checkpoint(partial_folder(checkpoints, 30))
+    checkpoint(checkpoints / ".step-00000005.deleted.partial")
+    partial_folder(checkpoints, 40).mkdir()
+    remove_leftovers(checkpoints)
+    assert listed(checkpoints) == stays
+
+
+@pytest.mark.parametrize("hint", ["step-00000040\n", "", "/nowhere", "step-00000010\n", "\x00\xff"])
+def test_the_hint_to_the_latest_is_written_and_never_read(hint: str, tmp_path: Path) -> None:
+    checkpoints = run_with(tmp_path, 10, 20)
+    for step in (10, 20):
+        point_to_latest(checkpoints / checkpoint_name(step))
+        assert (checkpoints / "latest").read_text() == f"{checkpoint_name(step)}\n"
+    assert listed(checkpoints) == {"step-00000010", "step-00000020", "latest"}
+    (checkpoints / "latest").write_text(hint)
+    assert names(candidates("auto", tmp_path)) == names(candidates("must", tmp_path))
+    assert names(candidates("auto", tmp_path)) == ["step-00000020", "step-00000010"]
+    assert names(candidates(str(checkpoints / "step-00000020"), tmp_path)) == ["step-00000020"]

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from attnres_train.checkpoint.manifest import plain_fields
 from attnres_train.cli import main
 from attnres_train.config.load import load
 from attnres_train.config.show import resolved_toml
+from tests.unit.checkpoint_folders import checkpoint, manifest, write_sealed
 from tests.unit.config_files import SMALL, write
 
 REPOSITORY = Path(__file__).parents[2]
@@ -32,33 +34,6 @@ def as_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return value
 
 
-def manifest(**changes: Any) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "step": 10,
-        "samples": 80,
-        "tokens": 2560,
-        "skipped_steps": 0,
-        "optimizer_updates": 10,
-        "created": "2026-11-29T14:00:00+00:00",
-        "grid": {"tensor": 1, "pipeline": 2, "virtual": 1, "data": 1, "sequence": False},
-        "layers_per_stage": [2, 2],
-        "versions": {"torch": "2.13.0"},
-        "tensors": {"a": {"shape": [3, 4], "dtype": "float32"}, "b": {"shape": [5], "dtype": "float32"}},
-        "files": {"part": 7},
-        "fingerprints": {"tokenizer": "abc", "train": "def"},
-        "settings": {"optimizer.learning_rate": 6e-4},
-        **changes,
-    }
-
-
-def checkpoint(folder: Path, **changes: Any) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "part").write_bytes(b"1234567")
-    (folder / "manifest.json").write_text(json.dumps(manifest(**changes)))
-    return folder
-
-
 def finished_run(folder: Path) -> Path:
     """A run folder with metrics, two whole checkpoints, a damaged and an unpublished one."""
     folder.mkdir()
@@ -66,9 +41,9 @@ def finished_run(folder: Path) -> Path:
     (folder / "config.toml").write_text(resolved_toml(loaded.config, loaded.origins))
     records = [{"step": step, "tokens": 256 * step, "loss/train": 6 - step / 10} for step in range(1, 11)]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + '\n{"step": 11, "lo')
-    checkpoint(folder / "checkpoints/step-00000005", step=5)
-    checkpoint(folder / "checkpoints/step-00000010")
-    (checkpoint(folder / "checkpoints/step-00000015", step=15) / "part").write_bytes(b"1")
+    for step in (5, 10, 15):
+        checkpoint(folder / f"checkpoints/step-{step:08d}", step, {"part": b"1234567"})
+    (folder / "checkpoints/step-00000015/part").write_bytes(b"1")
     (folder / "checkpoints/.step-00000020.partial").mkdir()
     return folder
 
@@ -192,7 +167,7 @@ def test_inspect_of_a_run_lists_steps_and_checkpoints(tmp_path: Path, capsys) ->
 
 
 def test_inspect_of_a_checkpoint_counts_parameters_and_bytes(tmp_path: Path, capsys) -> None:
-    folder = checkpoint(tmp_path / "step-00000010")
+    folder = checkpoint(tmp_path / "step-00000010", 10, {"part": b"1234567"})
     assert run("inspect", folder, "--json") == 0
     found = as_json(capsys)
     assert (found["kind"], found["step"], found["parameters"], found["bytes"]) == ("checkpoint", 10, 17, 7)
@@ -224,9 +199,9 @@ def test_inspect_of_anything_else_is_refused_with_the_absolute_path(
     tmp_path: Path, name: str, words: str, capsys
 ) -> None:
     (tmp_path / "file").touch()
-    for folder in ("empty", ".step-00000020.partial", "step-00000030", "step-00000050"):
+    for folder in ("empty", ".step-00000020.partial", "step-00000030", "step-00000040", "step-00000050"):
         (tmp_path / folder).mkdir()
-    checkpoint(tmp_path / "step-00000040", format=9)
+    write_sealed(tmp_path / "step-00000040", plain_fields(manifest()) | {"format": 9})
     (tmp_path / "step-00000050/manifest.json").write_text('{"format": 1')
     assert run("inspect", tmp_path / name, "--json") == 2
     (problem,) = as_json(capsys)["problems"]

@@ -1,0 +1,79 @@
+"""Which checkpoint all ranks continue from: the first candidate whose every byte is what was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from attnres_train.checkpoint.folder import candidates, checkpoints_folder, is_stated
+from attnres_train.checkpoint.manifest import Manifest, read_manifest
+from attnres_train.checkpoint.verify import damages, share_of
+from attnres_train.errors import Problem, Refused
+from attnres_train.parallel.grid import Grid
+
+_MOST_SAID = 3
+
+
+class Choice(NamedTuple):
+    """A verified checkpoint, and what was wrong with newer ones."""
+
+    folder: Path
+    manifest: Manifest
+    passed_over: tuple[str, ...]
+
+
+def choose_checkpoint(resume: str, run_folder: Path, grid: Grid) -> Choice | None:
+    """The newest whole checkpoint that `resume` allows; None starts at step 0.
+
+    A collective: rank 0 looks for candidates, all ranks together read their files.
+
+    Raises Refused on every rank where the wish cannot be met.
+    """
+    offered, problems = _agree_on_candidates(resume, run_folder, grid)
+    if problems:
+        raise Refused(problems)
+    told: list[Problem] = []
+    for folder in offered:
+        manifest, wrong = _look_at(folder, grid)
+        if manifest is not None and not wrong:
+            return Choice(folder, manifest, tuple(f"{problem.key}: {problem.message}" for problem in told))
+        more = f"; and {len(wrong) - _MOST_SAID} more" if len(wrong) > _MOST_SAID else ""
+        told.append(Problem(str(folder), "; ".join(wrong[:_MOST_SAID]) + more, "use another checkpoint of the run"))
+    if told and not is_stated(resume):
+        where = checkpoints_folder(run_folder).absolute()
+        remedy = "restore one of them, or choose another training.run_folder to start at step 0"
+        told.append(Problem("checkpoint.resume", f"no checkpoint in {where} is whole", remedy))
+    if told:
+        raise Refused(told)
+    return None
+
+
+def _agree_on_candidates(resume: str, run_folder: Path, grid: Grid) -> tuple[list[Path], list[Problem]]:
+    answer: list[tuple[list[Path], list[Problem]]] = [([], [])]
+    if grid.rank == 0:
+        try:
+            answer = [(candidates(resume, run_folder), [])]
+        except Refused as refusal:
+            answer = [([], list(refusal.problems))]
+    dist.broadcast_object_list(answer, src=0, group=grid.control)
+    return answer[0]
+
+
+def _look_at(folder: Path, grid: Grid) -> tuple[Manifest | None, list[str]]:
+    """The manifest, and what is wrong with the files, which the ranks share between them."""
+    answer: list[tuple[Manifest | None, list[str]]] = [(None, [])]
+    if grid.rank == 0:
+        try:
+            answer = [(read_manifest(folder), [])]
+        except Refused as refusal:
+            answer = [(None, [problem.message for problem in refusal.problems])]
+    dist.broadcast_object_list(answer, src=0, group=grid.control)
+    manifest, wrong = answer[0]
+    if manifest is None:
+        return None, wrong
+    mine = damages(folder, manifest, share_of(manifest, grid.rank, grid.world_size))
+    everybody: list[list[str]] = [[]] * grid.world_size
+    dist.all_gather_object(everybody, mine, group=grid.control)
+    return manifest, [text for part in everybody for text in part]

@@ -1,0 +1,117 @@
+"""Whether a checkpoint is one of this model, tokenizer and corpus, and what may differ. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnres_train.checkpoint.manifest import Manifest
+from attnres_train.errors import Problem
+
+# Keys of the model that say how it is started, padded or computed, not what it computes.
+FREE_TO_CHANGE = (
+    "model.init_std",
+    "model.pad_vocabulary_to",
+    "residual.backend",
+    "residual.entropy_weight",
+    "residual.gate_bias",
+)
+_FINGERPRINT_REMEDIES = {
+    "tokenizer": "use the tokenizer model the checkpoint was trained with",
+    "train": "use the same corpora, blend, training.seed and training.sequence_length, or another run folder",
+}
+_ALLOWED_AS = {"tokenizer": "tokenizer", "train": "data"}
+_CONFIGURATION = "use the configuration the checkpoint was trained with"
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which a checkpoint is not this run's; `allowed_as` is the word in `checkpoint.allow` that accepts it,
+    None where nothing does."""
+
+    problem: Problem
+    allowed_as: str | None
+    tensor: str | None = None
+    """The parameter, or the part of its state, that is missing or extra."""
+
+
+def differences(
+    manifest: Manifest,
+    stored_parts: Collection[str],
+    mine: Mapping[str, Shape],
+    fingerprints: Mapping[str, str],
+    settings: Mapping[str, Any],
+) -> list[Difference]:
+    """Everything that differs. `stored_parts` are the names in the files, such as `first_moment/head.norm.weight`.
+
+    Shapes alone do not tell: with twice the attention heads every matrix has the shape it had.
+    """
+    return [
+        *_tensors(manifest, mine),
+        *_parts(manifest, stored_parts, mine),
+        *_fingerprints(manifest, fingerprints),
+        *_settings(manifest, settings),
+    ]
+
+
+def _tensors(manifest: Manifest, mine: Mapping[str, Shape]) -> Iterator[Difference]:
+    stored = {name: entry.shape for name, entry in manifest.tensors.items()}
+    for name in sorted(stored.keys() | mine.keys()):
+        if name not in stored:
+            text = f"the model has it with shape {mine[name]}, the checkpoint lacks it"
+            yield Difference(Problem(name, text, _or_allow(_CONFIGURATION, "missing")), "missing", name)
+        elif name not in mine:
+            text = f"the checkpoint has it with shape {stored[name]}, the model lacks it"
+            yield Difference(Problem(name, text, _or_allow(_CONFIGURATION, "extra")), "extra", name)
+        elif stored[name] != mine[name]:
+            text = f"has shape {stored[name]} in the checkpoint, {mine[name]} in the model"
+            yield Difference(Problem(name, text, _CONFIGURATION), None, name)
+
+
+def _parts(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
+    for name in sorted(manifest.tensors.keys() & mine.keys()):
+        if f"weight/{name}" not in stored_parts:
+            yield Difference(Problem(name, "the manifest names it, the files lack its weight", _ANOTHER), None, name)
+        for kind in ("first_moment", "second_moment"):
+            part = f"{kind}/{name}"
+            if part not in stored_parts:
+                text = f"its {kind.replace('_', ' ')} is not in the checkpoint"
+                yield Difference(Problem(name, text, _or_allow(_ANOTHER, "moments")), "moments", part)
+
+
+_ANOTHER = "use another checkpoint of the run"
+
+
+def _fingerprints(manifest: Manifest, fingerprints: Mapping[str, str]) -> Iterator[Difference]:
+    for kind in sorted(manifest.fingerprints.keys() & fingerprints.keys() & _ALLOWED_AS.keys()):
+        was, now = manifest.fingerprints[kind], fingerprints[kind]
+        if was != now:
+            text = f"was trained with {kind} {was[:12]}, this run has {now[:12]}"
+            remedy = _or_allow(_FINGERPRINT_REMEDIES[kind], _ALLOWED_AS[kind])
+            yield Difference(Problem(kind, text, remedy), _ALLOWED_AS[kind])
+
+
+def _settings(manifest: Manifest, settings: Mapping[str, Any]) -> Iterator[Difference]:
+    for key, (was, now) in changed_settings(manifest.settings, settings).items():
+        if key.startswith(("model.", "residual.")) and key not in FREE_TO_CHANGE:
+            text = f"was {was!r} in the checkpoint, is {now!r}: another model"
+            yield Difference(Problem(key, text, _or_allow(f"write {key} = {_toml(was)}", "settings")), "settings")
+
+
+def _toml(value: Any) -> str:
+    return "none" if value is None else json.dumps(value)
+
+
+def _or_allow(remedy: str, word: str) -> str:
+    return f'{remedy}; or accept it with "{word}" in checkpoint.allow'
+
+
+def changed_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Key -> (was, is) of what differs between a checkpoint's configuration and the one that goes on from it."""
+    plain_now = json.loads(json.dumps(dict(now)))
+    both = sorted(stored.keys() & now.keys())
+    return {key: (stored[key], plain_now[key]) for key in both if stored[key] != plain_now[key]}

@@ -1,0 +1,95 @@
+"""Reading the metadata of a torch distributed checkpoint without running what is in it.
+
+torch 2.13's `FileSystemReader.read_metadata` unpickles the file `.metadata`, which can run any code. A checkpoint's
+metadata are plain descriptions, so a reader that knows their few types and refuses all others loses nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import Metadata
+
+METADATA_FILE = ".metadata"
+_DESCRIPTIONS = {
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch": {"Size", "float32", "contiguous_format", "strided", "device"},
+    "torch.serialization": {"_get_layout"},
+    "pathlib": {"PosixPath", "PurePosixPath", "Path"},
+}
+
+
+class ForeignType(pickle.UnpicklingError):
+    """A type that no checkpoint of ours contains."""
+
+
+class DescriptionUnpickler(pickle.Unpickler):
+    """Knows the types that describe a checkpoint. Raises ForeignType for any other, before it is made."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _DESCRIPTIONS.get(module, ()):
+            raise ForeignType(f"the foreign type {module}.{name}")
+        return super().find_class(module, name)
+
+
+class SafeReader(dcp.FileSystemReader):
+    """torch's reader of `.distcp` files, whose tensors it reads in torch's safe mode, with metadata read safely."""
+
+    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
+        return read_metadata(Path(self.path))
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """Raises OSError, or UnpicklingError for what is no metadata or has foreign types."""
+    data = (folder / METADATA_FILE).read_bytes()
+    with _types_unchanged():
+        metadata = DescriptionUnpickler(io.BytesIO(data)).load()
+    if not isinstance(metadata, Metadata):
+        raise ForeignType(f"a {type(metadata).__name__} in the place of the metadata")
+    return metadata
+
+
+@contextmanager
+def _types_unchanged() -> Iterator[None]:
+    """Pickle's BUILD sets attributes of whatever it is given, of a type too: undo that, and raise ForeignType."""
+    types = [_found(module, name) for module, names in _DESCRIPTIONS.items() for name in names]
+    before = [(one, dict(vars(one))) for one in types if isinstance(one, type)]
+    try:
+        yield
+    finally:
+        changed = [one for one, attributes in before if _restored(one, attributes)]
+    if changed:
+        raise ForeignType(f"instructions to change {changed[0].__module__}.{changed[0].__qualname__}")
+
+
+def _found(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def _restored(one: type, attributes: dict[str, Any]) -> bool:
+    """Give `one` its `attributes` back; whether anything was different."""
+    now = dict(vars(one))
+    different = [name for name in now.keys() | attributes.keys() if now.get(name) is not attributes.get(name)]
+    for name in different:
+        if name in attributes:
+            setattr(one, name, attributes[name])
+        else:
+            delattr(one, name)
+    return bool(different)

@@ -1,0 +1,63 @@
+"""`attnres verify`: whether every byte of a checkpoint is the one that was written. Loads nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnres_train.checkpoint.folder import checkpoints_folder, is_named, named_steps
+from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
+from attnres_train.checkpoint.verify import damages, strangers
+from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.plan_text import counted
+
+_GIB = 2**30
+
+
+def verify(path: Path) -> list[dict[str, Any]]:
+    """The verdict on the checkpoint at `path`, or on each of the run there, oldest first.
+
+    Raises Refused if `path` is neither.
+    """
+    absolute = path.absolute()
+    named = list(named_steps(checkpoints_folder(absolute)).values())
+    if (absolute / FILE_NAME).exists() or (absolute.is_dir() and is_named(absolute)):
+        named = [absolute]
+    if not named:
+        message = f"{absolute} is neither a checkpoint nor a run that has one"
+        raise refuse(str(path), message, "give RUN, or RUN/checkpoints/step-XXXXXXXX")
+    return [_verdict(folder) for folder in named]
+
+
+def problems_of(found: list[dict[str, Any]]) -> list[Problem]:
+    """What is wrong, for a refusal."""
+    return [
+        Problem(entry["path"], text, "use another checkpoint of the run")
+        for entry in found
+        for text in entry["problems"]
+    ]
+
+
+def verify_text(found: list[dict[str, Any]]) -> str:
+    """Sound ones in words; damaged ones are a refusal."""
+    lines = []
+    for entry in found:
+        size = f"{counted(entry['files'], 'file')}, {entry['bytes'] / _GIB:.3g} GiB"
+        lines.append(f"{entry['path']}: whole ({size})")
+        lines += [f"  not part of it: {name}" for name in entry["strangers"]]
+    return "\n".join(lines)
+
+
+def _verdict(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = read_manifest(folder)
+    except Refused as refusal:
+        problems = [problem.message for problem in refusal.problems]
+        return {"path": str(folder), "problems": problems, "files": 0, "bytes": 0, "strangers": []}
+    return {
+        "path": str(folder),
+        "problems": damages(folder, manifest),
+        "files": len(manifest.files),
+        "bytes": manifest.bytes,
+        "strangers": strangers(folder, manifest),
+    }

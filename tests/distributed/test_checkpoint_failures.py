@@ -1,0 +1,111 @@
+"""A checkpoint that cannot be written is an error on every rank, and the one before stays whole."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from attnres_train.checkpoint.config import CheckpointConfig
+from attnres_train.checkpoint.folder import named_steps
+from attnres_train.checkpoint.manifest import read_manifest
+from attnres_train.checkpoint.sharded import PendingStates
+from attnres_train.checkpoint.verify import damages
+from attnres_train.config.run_config import RunConfig
+from tests.distributed.loop import run_loop
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import tiny_config
+
+
+def config(asynchronous: bool = True) -> RunConfig:
+    base = tiny_config("block", pipeline=2)
+    checkpoint = CheckpointConfig(interval_steps=2, keep=None, asynchronous=asynchronous)
+    return replace(base, training=replace(base.training, steps=8), checkpoint=checkpoint)
+
+
+def outcome(config: RunConfig, folder: Path, prepare: Callable[[], None]) -> tuple[str, float]:
+    """What ended a run on this rank, and after how many seconds; `prepare` runs on rank 1 first."""
+    if dist.get_rank() == 1:
+        prepare()
+    started = time.monotonic()
+    try:
+        run_loop(config, folder)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - started
+    return "", time.monotonic() - started
+
+
+def small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+
+def small_files_from_the_third_save_on() -> None:
+    before_every_write(lambda number: small_files() if number == 3 else None)
+
+
+def before_every_write(act: Callable[[int], None]) -> None:
+    """Call `act` with the number of the save, in its thread, before this rank's file is written."""
+    write, calls = PendingStates.write, 0
+
+    def spoilt(pending: PendingStates) -> object:
+        nonlocal calls
+        calls += 1
+        act(calls)
+        return write(pending)
+
+    PendingStates.write = spoilt  # type: ignore[assignment, method-assign]
+
+
+def test_a_file_size_limit_on_one_rank_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    for told, _ in run_ranks(outcome, 2, config(), tmp_path, small_files):
+        assert told.startswith("Refused") and "rank 1: a file-size limit of 100000 bytes" in told
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a note", encoding="utf-8")
+    for told, _ in run_ranks(outcome, 2, config(), tmp_path, lambda: None):
+        assert told.startswith("Refused") and "cannot write there: Not a directory" in told
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_write_that_fails_later_ends_all_ranks_and_leaves_the_one_before(asynchronous: bool, tmp_path: Path) -> None:
+    outcomes = run_ranks(outcome, 2, config(asynchronous), tmp_path, small_files_from_the_third_save_on)
+    for told, seconds in outcomes:
+        assert "step-00000006" in told and "was not published: rank 1" in told and "File too large" in told
+        assert seconds < 30
+    whole = named_steps(tmp_path / "checkpoints")
+    assert list(whole) == [2, 4]
+    assert not any(damages(path, read_manifest(path)) for path in whole.values())
+    assert not list((tmp_path / "checkpoints").glob(".*partial*"))
+
+
+def test_a_folder_that_vanishes_under_a_save_is_told_on_every_rank(tmp_path: Path) -> None:
+    def vanish() -> None:
+        before_every_write(lambda number: shutil.rmtree(tmp_path / "checkpoints") if number == 2 else None)
+
+    for told, seconds in run_ranks(outcome, 2, config(), tmp_path, vanish):
+        assert "was not published" in told and "No such file or directory" in told and seconds < 30
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_a_second_one_waits(tmp_path: Path) -> None:
+    """Writing takes longer than the steps between two saves; every checkpoint is whole and of its own step."""
+
+    def slowly() -> None:
+        before_every_write(lambda _: time.sleep(0.5))
+
+    for told, _ in run_ranks(outcome, 2, config(), tmp_path / "slow", slowly):
+        assert told == ""
+    run_ranks(outcome, 2, config(asynchronous=False), tmp_path / "waiting", lambda: None)
+    for step in (2, 4, 6, 8):
+        slow, waiting = (
+            read_manifest(tmp_path / name / f"checkpoints/step-{step:08d}").files for name in ("slow", "waiting")
+        )
+        states = [name for name in slow if name.endswith(".distcp")]
+        assert len(states) == 2 and all(slow[name] == waiting[name] for name in states)

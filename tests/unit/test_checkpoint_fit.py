@@ -1,0 +1,144 @@
+"""Every way in which a checkpoint may not be this run's, and the word that accepts it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from attnres_train.checkpoint.config import CheckpointConfig
+from attnres_train.checkpoint.fit import FREE_TO_CHANGE, Difference, changed_settings, differences
+from attnres_train.checkpoint.manifest import Manifest
+from tests.unit.checkpoint_folders import manifest
+
+SHAPES = {"a": (3, 4), "b": (5,)}
+KINDS = ("weight", "first_moment", "second_moment")
+PARTS = {f"{kind}/{name}" for kind in KINDS for name in SHAPES}
+FINGERPRINTS = {"tokenizer": "a" * 64, "train": "b" * 64}
+SETTINGS: dict[str, Any] = {
+    "model.num_attention_heads": 4,
+    "residual.mode": "block",
+    "optimizer.learning_rate": 6e-4,
+    "parallel.layers_per_stage": [3, 4],
+    **{key: 1 for key in FREE_TO_CHANGE},
+}
+
+
+def stored() -> Manifest:
+    return manifest(fingerprints=FINGERPRINTS, settings=json.loads(json.dumps(SETTINGS)))
+
+
+def found(**changes: Any) -> list[Difference]:
+    """The differences to a run that is the stored one's but for `changes`."""
+    arguments = {"stored_parts": PARTS, "mine": SHAPES, "fingerprints": FINGERPRINTS, "settings": SETTINGS}
+    return differences(stored(), **(arguments | changes))
+
+
+def words(differences_: list[Difference]) -> list[tuple[str, str | None, str | None]]:
+    return [(difference.problem.key, difference.allowed_as, difference.tensor) for difference in differences_]
+
+
+def test_the_same_run_differs_in_nothing() -> None:
+    assert found() == []
+    assert found(stored_parts=sorted(PARTS), settings=SETTINGS | {"parallel.layers_per_stage": (3, 4)}) == []
+
+
+def test_a_tensor_that_the_checkpoint_lacks_is_missing() -> None:
+    (difference,) = found(mine=SHAPES | {"c": (7, 2)})
+    assert words([difference]) == [("c", "missing", "c")]
+    assert difference.problem.message == "the model has it with shape (7, 2), the checkpoint lacks it"
+
+
+def test_a_tensor_that_the_model_lacks_is_extra() -> None:
+    (difference,) = found(mine={"b": (5,)})
+    assert words([difference]) == [("a", "extra", "a")]
+    assert difference.problem.message == "the checkpoint has it with shape (3, 4), the model lacks it"
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (12,), (3, 4, 1), (), (3, 5)])
+def test_another_shape_is_accepted_by_nothing(shape: tuple[int, ...]) -> None:
+    (difference,) = found(mine=SHAPES | {"a": shape})
+    assert words([difference]) == [("a", None, "a")]
+    assert difference.problem.message == f"has shape (3, 4) in the checkpoint, {shape} in the model"
+
+
+@pytest.mark.parametrize("kind", ["first_moment", "second_moment"])
+def test_each_moment_that_is_not_in_the_files_is_named(kind: str) -> None:
+    (difference,) = found(stored_parts=PARTS - {f"{kind}/b"})
+    assert words([difference]) == [("b", "moments", f"{kind}/b")]
+    assert difference.problem.message == f"its {kind.replace('_', ' ')} is not in the checkpoint"
+
+
+def test_a_weight_that_the_manifest_names_and_the_files_lack_is_accepted_by_nothing() -> None:
+    assert words(found(stored_parts=PARTS - {"weight/b"})) == [("b", None, "b")]
+    nothing_but_a = {f"{kind}/a" for kind in KINDS}
+    by_word = [word for _, word, _ in words(found(stored_parts=nothing_but_a))]
+    assert by_word == [None, "moments", "moments"]
+
+
+def test_parts_of_a_missing_or_extra_tensor_are_not_told_again() -> None:
+    assert words(found(mine=SHAPES | {"c": (1,)}, stored_parts=PARTS)) == [("c", "missing", "c")]
+    without_a = {part for part in PARTS if not part.endswith("/a")}
+    assert words(found(mine={"b": (5,)}, stored_parts=without_a)) == [("a", "extra", "a")]
+
+
+@pytest.mark.parametrize(("kind", "word"), [("tokenizer", "tokenizer"), ("train", "data")])
+def test_another_tokenizer_or_corpus_is_named_by_its_fingerprint(kind: str, word: str) -> None:
+    (difference,) = found(fingerprints=FINGERPRINTS | {kind: "c" * 64})
+    assert words([difference]) == [(kind, word, None)]
+    was = FINGERPRINTS[kind][:12]
+    assert difference.problem.message == f"was trained with {kind} {was}, this run has cccccccccccc"
+
+
+def test_a_fingerprint_that_one_side_does_not_know_is_not_compared() -> None:
+    assert found(fingerprints={"train": "b" * 64}) == []
+    assert found(fingerprints=FINGERPRINTS | {"valid": "d" * 64}) == []
+
+
+@pytest.mark.parametrize(("key", "value"), [("model.num_attention_heads", 8), ("residual.mode", "full")])
+def test_another_setting_of_the_model_is_named_with_both_values(key: str, value: Any) -> None:
+    (difference,) = found(settings=SETTINGS | {key: value})
+    assert words([difference]) == [(key, "settings", None)]
+    assert difference.problem.message == f"was {SETTINGS[key]!r} in the checkpoint, is {value!r}: another model"
+    assert difference.problem.remedy.startswith(f"write {key} = {json.dumps(SETTINGS[key])}")
+
+
+@pytest.mark.parametrize("key", [*FREE_TO_CHANGE, "optimizer.learning_rate", "parallel.layers_per_stage"])
+def test_what_does_not_say_what_is_computed_is_free_to_change(key: str) -> None:
+    assert found(settings=SETTINGS | {key: 2}) == []
+    assert changed_settings(SETTINGS, SETTINGS | {key: 2}) == {key: (SETTINGS[key], 2)}
+
+
+def test_free_keys_are_keys_of_the_configuration() -> None:
+    from attnres_train.depth.config import ResidualConfig
+    from attnres_train.model.config import ModelConfig
+
+    sections = {"model": get_type_hints(ModelConfig), "residual": get_type_hints(ResidualConfig)}
+    for section, key in (name.split(".") for name in FREE_TO_CHANGE):
+        assert key in sections[section], key
+
+
+def test_every_difference_is_told_at_once_and_names_the_word_that_accepts_it() -> None:
+    everything = found(
+        mine={"b": (6,), "c": (1,)},
+        stored_parts=PARTS - {"first_moment/b", "weight/b"},
+        fingerprints={"tokenizer": "c" * 64, "train": "d" * 64},
+        settings=SETTINGS | {"residual.mode": "standard", "optimizer.learning_rate": 1.0},
+    )
+    allowed = {difference.allowed_as for difference in everything}
+    known = {word for part in get_args(get_type_hints(CheckpointConfig)["allow"]) for word in get_args(part)}
+    assert known == {"missing", "extra", "moments", "settings", "data", "tokenizer"}
+    assert allowed == known | {None}
+    for difference in everything:
+        remedy = difference.problem.remedy
+        if difference.allowed_as is None:
+            assert "checkpoint.allow" not in remedy, "nothing accepts it"
+        else:
+            assert remedy.endswith(f'; or accept it with "{difference.allowed_as}" in checkpoint.allow')
+
+
+def test_changed_settings_are_told_and_equal_ones_are_not() -> None:
+    was = json.loads(json.dumps({"optimizer.learning_rate": 6e-4, "parallel.layers_per_stage": (3, 4), "gone": 1}))
+    now = {"optimizer.learning_rate": 3e-4, "parallel.layers_per_stage": (3, 4), "new": 2}
+    assert changed_settings(was, now) == {"optimizer.learning_rate": (6e-4, 3e-4)}

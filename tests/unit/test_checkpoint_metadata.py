@@ -1,0 +1,249 @@
+"""That the metadata of a checkpoint are read without running what is in them, and that all of ours are read."""
+
+from __future__ import annotations
+
+import operator
+import os
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import Metadata
+
+from attnres_train.checkpoint.checksum import record_of
+from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
+from attnres_train.checkpoint.load import load_checkpoint
+from attnres_train.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from attnres_train.checkpoint.metadata import METADATA_FILE, ForeignType, SafeReader, read_metadata
+from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
+from attnres_train.errors import Refused
+from attnres_train.parallel.grid import build_grid
+from attnres_train.progress import TrainState
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import tiny_config
+from tests.distributed.training import build_tiny
+
+
+class Calls:
+    """Pickles as the result of calling `function`."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any):
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
+
+
+def metadata_with(guest: Any) -> Metadata:
+    """Sound metadata but for `guest` among the planner's data."""
+    return Metadata(state_dict_metadata={}, planner_data={"x": guest}, storage_data={})
+
+
+def text(value: str) -> bytes:
+    encoded = value.encode()
+    return b"\x8c" + bytes([len(encoded)]) + encoded
+
+
+def stack_global(module: str, name: str) -> bytes:
+    """Protocol 4's way to name a type, which would look a dotted name up part by part."""
+    return b"\x80\x04" + text(module) + text(name) + b"\x93."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "checkpoint").mkdir()
+    return tmp_path / "checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("wrap", "protocol"),
+    [
+        *((lambda guest: guest, protocol) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)),
+        *((metadata_with, protocol) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)),
+    ],
+)
+def test_a_command_in_the_metadata_is_refused_by_name_and_not_run(
+    wrap: Callable[[Any], Any], protocol: int, folder: Path
+) -> None:
+    marker = folder / "ran"
+    (folder / METADATA_FILE).write_bytes(pickle.dumps(wrap(Calls(os.system, f"touch {marker}")), protocol))
+    for read in (lambda: read_metadata(folder), lambda: SafeReader(folder).read_metadata()):
+        with pytest.raises(ForeignType, match=r"the foreign type posix\.system"):
+            read()
+    assert not marker.exists()
+    pickle.loads((folder / METADATA_FILE).read_bytes())
+    assert marker.exists(), "this test's pickle does nothing"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "name"),
+    [
+        (eval, ("1",), "builtins.eval"),
+        (exec, ("1",), "builtins.exec"),
+        (getattr, (1, "real"), "builtins.getattr"),
+        (setattr, (Metadata, "a", 1), "builtins.setattr"),
+        (__import__, ("os",), "builtins.__import__"),
+        (operator.attrgetter("real"), (), "operator.attrgetter"),
+        (torch.load, ("x",), "torch.serialization.load"),
+        (torch.storage._load_from_bytes, (b"",), "torch.storage._load_from_bytes"),
+        (pickle.loads, (b"",), "_pickle.loads"),
+        (dict, (), "builtins.dict"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_no_other_callable_is_known(
+    function: Callable[..., Any], arguments: tuple[Any, ...], name: str, folder: Path
+) -> None:
+    (folder / METADATA_FILE).write_bytes(pickle.dumps(metadata_with(Calls(function, *arguments))))
+    with pytest.raises(ForeignType, match=f"^the foreign type {name}$"):
+        read_metadata(folder)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        stack_global("torch", "serialization.os.system"),
+        stack_global("torch", "Size.__class__"),
+        stack_global("torch.distributed.checkpoint.metadata", "os"),
+        stack_global("torch.distributed.checkpoint.metadata", "Metadata.__init__.__globals__"),
+        stack_global("pathlib", "os.system"),
+        stack_global("torch.serialization", "os"),
+        stack_global("", ""),
+        b"(S'true'\nios\nsystem\n.",
+        b"cos\nsystem\n(S'true'\ntR.",
+        b"c__main__\nos\n.",
+    ],
+    ids=repr,
+)
+def test_dotted_names_and_old_opcodes_reach_nothing_else(code: bytes, folder: Path) -> None:
+    (folder / METADATA_FILE).write_bytes(code)
+    with pytest.raises(ForeignType, match="the foreign type"):
+        read_metadata(folder)
+
+
+@pytest.mark.parametrize("code", [b"Pabc\n.", b"\x80\x04K\x01Q.", b"\x80\x05\x97.", b"\x82\xf0.", b"", b"\x80\xff."])
+def test_persistent_ids_buffers_and_extensions_are_refused(code: bytes, folder: Path) -> None:
+    (folder / METADATA_FILE).write_bytes(code)
+    with pytest.raises((pickle.UnpicklingError, EOFError, ValueError)):
+        read_metadata(folder)
+
+
+@pytest.mark.parametrize("value", [None, {}, [1], "text", torch.Size([1]), Metadata], ids=repr)
+def test_what_is_no_metadata_is_refused(value: Any, folder: Path) -> None:
+    (folder / METADATA_FILE).write_bytes(pickle.dumps(value))
+    with pytest.raises(ForeignType, match=f"a {type(value).__name__} in the place of the metadata"):
+        read_metadata(folder)
+    (folder / METADATA_FILE).unlink()
+    with pytest.raises(FileNotFoundError):
+        read_metadata(folder)
+
+
+def test_reading_changes_no_type(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pathlib.Path`, then BUILD with the slots {"planted": "by a file"}."""
+    monkeypatch.setattr(Path, "planted", "", raising=False)
+    (folder / METADATA_FILE).write_bytes(b"cpathlib\nPath\n(N}" + text("planted") + text("by a file") + b"stb.")
+    with pytest.raises(pickle.UnpicklingError):
+        read_metadata(folder)
+    assert Path.planted == ""  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_what_torch_writes_is_read_as_torch_reads_it(folder: Path) -> None:
+    tensors = {"a": torch.ones(3), "empty": torch.zeros(0), "deep": {"b": torch.zeros(2, 2)}, "scalar": torch.zeros(())}
+    dcp.save({**tensors, "number": 5}, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+    found = read_metadata(folder)
+    assert found == pickle.loads((folder / METADATA_FILE).read_bytes())
+    assert found.state_dict_metadata.keys() == {"a", "empty", "deep.b", "scalar", "number"}
+
+    into = {name: torch.full_like(value, 7) for name, value in tensors.items() if isinstance(value, torch.Tensor)}
+    dcp.load(into, storage_reader=SafeReader(folder), no_dist=True)
+    assert all(into[name].equal(tensors[name]) for name in into)
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of step 1, saved as a run saves it."""
+    run = tmp_path_factory.mktemp("run")
+
+    def save() -> None:
+        config = tiny_config("block")
+        grid = build_grid(config.parallel, seed=1)
+        engine = build_tiny(config, grid).engine
+        saved = CheckpointSave.start(run, engine, grid, TrainState(step=1), RunIdentity((4,), {}, {}))
+        saved.wait()
+        saved.publish()
+
+    run_ranks(save, 1)
+    return checkpoints_folder(run) / checkpoint_name(1)
+
+
+def test_every_type_that_our_checkpoints_contain_is_known(ours: Path) -> None:
+    """Fails where a newer torch or megatron-core describes tensors with types that the list lacks."""
+    found = read_metadata(ours)
+    assert found == pickle.loads((ours / METADATA_FILE).read_bytes())
+    tensors = read_manifest(ours).tensors
+    kinds = ("weight", "first_moment", "second_moment")
+    assert found.state_dict_metadata.keys() == {f"{kind}/{name}" for kind in kinds for name in tensors}
+    for name, tensor in tensors.items():
+        stored = found.state_dict_metadata[f"weight/{name}"]
+        assert (tuple(stored.size), stored.properties.dtype) == (tensor.shape, torch.float32)
+
+
+def with_metadata(original: Path, folder: Path, data: bytes) -> Path:
+    """A copy whose metadata are `data`, which its manifest vouches for."""
+    for file in original.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / METADATA_FILE).write_bytes(data)
+    stated = read_manifest(original)
+    files = {**stated.files, METADATA_FILE: record_of(folder / METADATA_FILE)}
+    write_manifest(folder, Manifest(**{**vars(stated), "files": files}))
+    return folder
+
+
+def refused_load(folder: Path) -> str:
+    """How loading the checkpoint in `folder` is refused."""
+
+    def load() -> str:
+        config = tiny_config("block")
+        grid = build_grid(config.parallel, seed=1)
+        with pytest.raises(Refused) as refusal:
+            load_checkpoint(folder, read_manifest(folder), build_tiny(config, grid).engine, grid, {}, {})
+        return str(refusal.value)
+
+    return run_ranks(load, 1)[0]
+
+
+def test_a_forged_checkpoint_is_refused_and_not_run(ours: Path, folder: Path) -> None:
+    marker = folder / "ran"
+    data = pickle.dumps(metadata_with(Calls(os.system, f"touch {marker}")))
+    told = refused_load(with_metadata(ours, folder, data))
+    assert "its metadata hold the foreign type posix.system" in told and str(folder) in told
+    assert not marker.exists()
+
+
+NO_METADATA = {
+    "text": b"not a pickle",
+    "empty": b"",
+    "cut": pickle.dumps(metadata_with(1))[:-20],
+    "another protocol": b"\x80\x63.",
+    "Size of text": b"ctorch\nSize\n" + text("abcd") + b"\x85R.",
+}
+NOT_CAUGHT = {
+    "KeyError": b"ctorch.serialization\n_get_layout\n" + text("abcd") + b"\x85R.",
+    "RuntimeError": b"ctorch\ndevice\n" + text("abcd") + b"\x85R.",
+    "OverflowError": b"\x80\x04\x95" + struct.pack("<Q", 2**64 - 1) + b"N.",
+}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [*NO_METADATA.values(), *(pytest.param(data) for data in NOT_CAUGHT.values())],
+    ids=[*NO_METADATA, *NOT_CAUGHT],
+)
+def test_metadata_that_cannot_be_read_are_refused_whatever_is_wrong(data: bytes, ours: Path, folder: Path) -> None:
+    assert "its metadata " in refused_load(with_metadata(ours, folder, data))
