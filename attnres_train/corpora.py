@@ -14,7 +14,10 @@ from attnres_train.tokenizer.sentencepiece import Tokenizer
 
 @dataclass(frozen=True)
 class Corpora:
-    """The opened corpora of a run, and what identifies them and their tokenizer."""
+    """The opened corpora of a run, and what identifies them and their tokenizer.
+
+    `fingerprints` has `tokenizer`, `train` for the whole blend, and `source PREFIX` for each of its corpora.
+    """
 
     train: TrainingData
     valid: ValidationData | None
@@ -38,4 +41,6 @@ def open_corpora(config: RunConfig) -> Corpora:
         weights = blend_weights(config.data.valid)
         valid = ValidationData(weights, training.sequence_length, training.eval_samples, vocabulary, fingerprint)
     fingerprints = {"train": train.fingerprint, **({"tokenizer": fingerprint} if fingerprint else {})}
+    prefixes = list(blend_weights(config.data.train))
+    fingerprints |= {f"source {prefixes[number]}": corpus.fingerprint for number, corpus in train.corpora.items()}
     return Corpora(train, valid, fingerprints)

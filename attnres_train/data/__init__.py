@@ -5,6 +5,7 @@
     manifest.py   the `.json` beside a pair: which tokenizer made it, from what, how much
     order.py      the sample order, a pure function of (seed, epoch, index)
     blend.py      which source each draw comes from, a pure function of the position
+    continuation.py  what other training data mean for a run that goes on
     corpus.py     pairs cut into samples; training data (blended, shuffled) and validation data (fixed)
     loader.py     the batches of a step on one data rank
     config.py     the [data] section

@@ -37,7 +37,8 @@ class Recorder:
         self._data_seconds += report.data_seconds
         if self.config.observe.sample_log:
             self._record_samples(state.step, sample_ids)
-        if state.step % self.config.observe.log_interval_steps and not last:
+        due = state.step % self.config.observe.log_interval_steps == 0 or last or not report.applied
+        if not due:
             return
         peaks = peaks_of_ranks(self.grid, report.kept_bytes)
         seconds = time.perf_counter() - self._since
@@ -61,11 +62,16 @@ class Recorder:
         log.info(f"step {state.step}  validation loss {loss:.4f} nats a token ({seconds:.1f} s)")
         self._restart_clock(state)
 
-    def checkpoint(self, state: TrainState, folder: Path, seconds: float) -> None:
-        """Record that a checkpoint was published."""
-        self._write(state, {"time/checkpoint_seconds": seconds})
-        log.info(f"step {state.step}  checkpoint {folder} ({seconds:.1f} s)")
+    def checkpoint_started(self, state: TrainState, blocked_seconds: float) -> None:
+        """Record that saving `state` has begun, and for how long that kept the loop."""
+        self._write(state, {"time/checkpoint_seconds": blocked_seconds})
+        log.info(f"step {state.step}  checkpoint started ({blocked_seconds:.1f} s)")
         self._restart_clock(state)
+
+    def checkpoint_durable(self, state: TrainState, folder: Path, seconds: float) -> None:
+        """Record, at `state`, that the checkpoint in `folder` is published, `seconds` after it was begun."""
+        self._write(state, {"time/checkpoint_durable_seconds": seconds})
+        log.info(f"step {state.step}  checkpoint durable: {folder} ({seconds:.1f} s)")
 
     def close(self) -> None:
         for sink in [*self.sinks, *([self.sample_sink] if self.sample_sink else [])]:

@@ -43,6 +43,8 @@ class LossTotals:
 
     loss_sum: float
     tokens: int
+    not_finite: tuple[int, ...] = ()
+    """Micro-batches whose loss is not finite."""
 
 
 class Pipeline:
@@ -101,7 +103,9 @@ class Pipeline:
         if not reports:
             return LossTotals(0.0, 0)
         losses, counts = zip(*reports, strict=True)
-        return LossTotals(torch.stack(losses).double().sum().item(), int(torch.stack(counts).sum().item()))
+        stacked = torch.stack(losses).double()
+        not_finite = tuple((~stacked.isfinite()).nonzero().flatten().tolist())
+        return LossTotals(stacked.sum().item(), int(torch.stack(counts).sum().item()), not_finite)
 
     def _forward_step(self, batches: Iterator[tuple[int, MicroBatch]], chunk: nn.Module) -> tuple[Any, Any]:
         """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""

@@ -6,11 +6,11 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from attnres_train.checkpoint.load import changed_settings, load_checkpoint
-from attnres_train.checkpoint.manifest import read_manifest
-from attnres_train.checkpoint.save import save_checkpoint
+from attnres_train.checkpoint.choose import Choice
+from attnres_train.checkpoint.folder import checkpoints_folder
+from attnres_train.checkpoint.save import RunIdentity
+from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.corpus import ValidationData
 from attnres_train.data.loader import BatchLoader
@@ -21,7 +21,10 @@ from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 from attnres_train.trainer.build import Parts
 from attnres_train.trainer.evaluation import evaluate
+from attnres_train.trainer.resume import resume
+from attnres_train.trainer.saving import Saves
 from attnres_train.trainer.signals import StopRequest
+from attnres_train.trainer.skipped import SkippedSteps
 from attnres_train.trainer.step import train_step
 
 log = logging.getLogger(CONSOLE)
@@ -36,13 +39,11 @@ class Run:
     parts: Parts
     loader: BatchLoader
     validation: ValidationData | None
-    fingerprints: dict[str, str]
-    settings: dict[str, Any]
-    """The configuration by dotted key, kept in every checkpoint."""
+    identity: RunIdentity
     resolved: str
-    """The same as a commented TOML file, for the run folder."""
+    """The configuration as a commented TOML file, for the run folder."""
     folder: Path
-    checkpoint: Path | None
+    checkpoint: Choice | None
     """Where to continue from; None starts at step 0."""
     flops_per_token: float
     stop: StopRequest
@@ -52,60 +53,47 @@ def train(run: Run) -> ExitCode:
     """Train to the last step, or to the step after a stop signal; either way the last state is saved."""
     steps = run.config.training.steps
     last_step = min(run.config.training.stop_after_steps or steps, steps)
-    state = resume(run)
+    state = resume(run.checkpoint, run.parts.engine, run.grid, run.identity, run.config.checkpoint.allow, run.folder)
     if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
         (run.folder / "config.toml").write_text(run.resolved, encoding="utf-8")
     if state.step >= last_step:
         what = "complete" if state.step >= steps else "training.stop_after_steps is reached"
         log.info(f"{what}: {state.step} of {steps} steps are done, nothing to train")
         return ExitCode.DONE
+    check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
     recorder = Recorder(run.config, run.grid, run.folder, state, run.flops_per_token)
+    saves = Saves(run.folder, run.parts.engine, run.grid, run.identity, run.config.checkpoint, recorder)
+    skipped = SkippedSteps(run.config.training.stop_after_skipped_steps)
     stopped = False
+    run.stop.training_begins()
     while state.step < last_step and not stopped:
-        state, report, batches = train_step(run.parts, run.loader, run.config, state, run.stop.received is not None)
+        asked = run.stop.received is not None
+        state, report, batches = train_step(run.parts, run.loader, run.config, state, asked, saves.standing)
         stopped = report.stop_requested and state.step < steps
         ended = stopped or state.step == last_step
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=ended)
+        saves.advance(state, report)
+        if enough := skipped.look_at(state, report):
+            saves.finish(state)
+            raise RuntimeError(enough)
         if run.validation is not None and _due(state, run.config.training.eval_interval_steps, ended and not stopped):
             started = time.perf_counter()
             loss = evaluate(run.parts, run.validation, run.config.training.micro_batch_size)
             recorder.evaluation(state, loss, time.perf_counter() - started)
         if _due(state, run.config.checkpoint.interval_steps, ended):
-            started = time.perf_counter()
-            folder = save(run, state)
-            recorder.checkpoint(state, folder, time.perf_counter() - started)
+            saves.start(state)
+    saves.finish(state)
     recorder.close()
     if stopped:
-        log.info(f"stopped on a signal after step {state.step}; run the same command to go on")
+        log.info(f"stopped on a signal after step {state.step}; {_how_to_go_on(run.config.checkpoint.resume)}")
         return ExitCode.STOPPED_ON_SIGNAL
     return ExitCode.DONE
 
 
-def resume(run: Run) -> TrainState:
-    """The state to start from."""
-    if run.checkpoint is None:
-        log.info(f"starting at step 0: no checkpoint in {run.folder}")
-        return TrainState()
-    manifest = read_manifest(run.checkpoint)
-    state = load_checkpoint(run.checkpoint, manifest, run.parts.engine, run.grid, run.fingerprints, run.settings)
-    log.info(f"resuming from {run.checkpoint} at step {state.step}, sample {state.samples}")
-    for key, (was, now) in changed_settings(manifest.settings, run.settings).items():
-        log.info(f"  {key}: was {was!r}, is {now!r} from now on")
-    return state
-
-
-def save(run: Run, state: TrainState) -> Path:
-    """Publish the checkpoint of `state`."""
-    return save_checkpoint(
-        run.folder,
-        run.parts.engine,
-        run.grid,
-        state,
-        layers_per_stage=run.parts.pipeline.plan.layers_per_stage,
-        fingerprints=run.fingerprints,
-        settings=run.settings,
-        keep=run.config.checkpoint.keep,
-    )
+def _how_to_go_on(resume: str) -> str:
+    if resume in ("auto", "must"):
+        return "run the same command to go on"
+    return 'run the same command with checkpoint.resume = "auto" to go on'
 
 
 def _due(state: TrainState, interval_steps: int | None, ended: bool) -> bool:

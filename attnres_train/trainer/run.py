@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import torch.distributed as dist
 
-from attnres_train.checkpoint.folder import choose_checkpoint
+from attnres_train.checkpoint.choose import Choice, choose_checkpoint
+from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import resolved_split, vocabulary_size
 from attnres_train.config.run_config import RunConfig
@@ -16,7 +18,7 @@ from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
 from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words
-from attnres_train.errors import ExitCode, Refused, refuse
+from attnres_train.errors import ExitCode, Problem, Refused, refuse
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
@@ -52,8 +54,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
                 grid.data,
             ),
             validation=corpora.valid,
-            fingerprints=corpora.fingerprints,
-            settings=config_values(config, loaded.origins),
+            identity=RunIdentity(split, corpora.fingerprints, config_values(config, loaded.origins)),
             resolved=resolved_toml(config, loaded.origins),
             folder=folder,
             checkpoint=checkpoint,
@@ -65,24 +66,22 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
     return outcome
 
 
-def _enter(folder: Path, resume: str, grid: Grid) -> tuple[TextIO | None, Path | None]:
-    """Claim the run folder and choose the checkpoint, on rank 0 for all; a refusal is raised on every rank.
+def _enter(folder: Path, resume: str, grid: Grid) -> tuple[TextIO | None, Choice | None]:
+    """Claim the run folder, on rank 0 for all, and choose the checkpoint; a refusal is raised on every rank.
 
     The claim holds as long as the returned file is open.
     """
     lock: TextIO | None = None
-    answer: list[Any] = [None, None]
+    problems: list[Sequence[Problem] | None] = [None]
     if grid.rank == 0:
         try:
             lock = claim_run_folder(folder)
-            answer = [choose_checkpoint(resume, folder), None]
         except Refused as refusal:
-            answer = [None, refusal.problems]
-    dist.broadcast_object_list(answer, src=0, group=grid.control)
-    checkpoint, problems = answer
-    if problems is not None:
-        raise Refused(problems)
-    return lock, checkpoint
+            problems = [refusal.problems]
+    dist.broadcast_object_list(problems, src=0, group=grid.control)
+    if problems[0] is not None:
+        raise Refused(problems[0])
+    return lock, choose_checkpoint(resume, folder, grid)
 
 
 def agreed_backend(config: RunConfig, grid: Grid) -> str:

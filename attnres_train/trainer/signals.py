@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -14,17 +17,35 @@ killed would otherwise leave ranks that train on unseen."""
 
 
 class StopRequest:
-    """Remembers that a stop signal came to this rank. A second one changes nothing: the save goes on."""
+    """Remembers that a stop signal came to this rank. A second one changes nothing: the save goes on.
 
-    def __init__(self) -> None:
+    Until `training_begins` there is nothing to save, and the rank may be waiting for one that will never come: then
+    `give_up` is called at once, from a thread, since Python answers signals only between two of its own steps.
+    """
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
         self.received: signal.Signals | None = None
+        self._give_up: Callable[[], None] | None = give_up
 
     def listen(self) -> None:
         """Take over the stop signals; from the main thread. The end of the launcher is one of them."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
         for number in STOP_SIGNALS:
             signal.signal(number, self._remember)
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
+    def training_begins(self) -> None:
+        """From now on a stop signal is answered after the step, by a save."""
+        self._give_up = None
+
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
+
+    def _watch(self, reader: int) -> None:
+        while numbers := os.read(reader, 1):
+            if self._give_up is not None and numbers[0] in STOP_SIGNALS:
+                self._give_up()

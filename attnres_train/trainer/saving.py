@@ -1,0 +1,74 @@
+"""When checkpoints are started and published, beside the steps of a run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from attnres_train.checkpoint.config import CheckpointConfig
+from attnres_train.checkpoint.save import NOTHING_TO_WRITE, CheckpointSave, RunIdentity, Written
+from attnres_train.engine.interface import Engine
+from attnres_train.observe.recorder import Recorder
+from attnres_train.parallel.grid import Grid
+from attnres_train.progress import StepReport, TrainState
+
+
+class Saves:
+    """The checkpoints of a run, of which one at a time is under way. All methods but `standing` are collectives."""
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: Engine,
+        grid: Grid,
+        identity: RunIdentity,
+        config: CheckpointConfig,
+        recorder: Recorder,
+    ):
+        self.folder, self.engine, self.grid, self.identity = folder, engine, grid, identity
+        self.config, self.recorder = config, recorder
+        self._current: CheckpointSave | None = None
+        self._published: CheckpointSave | None = None
+
+    @property
+    def standing(self) -> Written:
+        """How this rank's part of the one under way stands."""
+        return NOTHING_TO_WRITE if self._current is None else self._current.written()
+
+    def start(self, state: TrainState) -> None:
+        """Begin to save `state`; the one before, if it is still under way, is waited for."""
+        began = time.perf_counter()
+        self._settle(state)
+        self._retire()
+        self._current = CheckpointSave.start(self.folder, self.engine, self.grid, state, self.identity)
+        if not self.config.asynchronous:
+            self._settle(state)
+        self.recorder.checkpoint_started(state, time.perf_counter() - began)
+
+    def advance(self, state: TrainState, report: StepReport) -> None:
+        """Publish the one under way, if the step's report says that every rank has written or that one has failed."""
+        if self._current is not None and (report.failed_ranks or not report.writing_ranks):
+            self._publish(state)
+
+    def finish(self, state: TrainState) -> None:
+        """Wait for the one under way, publish it, and delete what need not be kept."""
+        self._settle(state)
+        self._retire()
+
+    def _settle(self, state: TrainState) -> None:
+        if self._current is not None:
+            self._current.wait()
+            self._publish(state)
+
+    def _publish(self, state: TrainState) -> None:
+        assert self._current is not None
+        save, self._current = self._current, None
+        folder = save.publish()
+        self._published = save
+        self.recorder.checkpoint_durable(state, folder, time.perf_counter() - save.started)
+
+    def _retire(self) -> None:
+        """Older ones go once the last one has been read back."""
+        if self._published is not None:
+            save, self._published = self._published, None
+            save.retire(self.config.keep)

@@ -1,0 +1,63 @@
+"""The real training loop around the tiny model, without corpora and configuration files."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from attnres_train.checkpoint.choose import choose_checkpoint
+from attnres_train.checkpoint.save import RunIdentity
+from attnres_train.config.run_config import RunConfig
+from attnres_train.data.loader import Batch
+from attnres_train.errors import ExitCode
+from attnres_train.observe.console import CONSOLE
+from attnres_train.parallel.grid import Grid, build_grid
+from attnres_train.trainer.loop import Run, train
+from attnres_train.trainer.signals import StopRequest
+from tests.distributed.tiny import MICRO_BATCH, step_batches
+from tests.distributed.training import build_tiny
+
+
+class SyntheticLoader:
+    """The batches of tests/distributed/tiny.py, by position, with sample ids."""
+
+    def __init__(self, grid: Grid, samples_a_step: int):
+        self.grid, self.samples_a_step = grid, samples_a_step
+
+    def step(self, consumed_samples: int) -> list[Batch]:
+        rank, ranks = self.grid.data_rank, self.grid.data
+        batches = step_batches(consumed_samples // self.samples_a_step, rank, ranks)
+        first = [consumed_samples + (number * ranks + rank) * MICRO_BATCH for number in range(len(batches))]
+        ids = [tuple(f"sample-{start + i}" for i in range(MICRO_BATCH)) for start in first]
+        return [
+            Batch(batch.tokens_BT, batch.labels_BT, batch.loss_mask_BT, names)
+            for batch, names in zip(batches, ids, strict=True)
+        ]
+
+
+def run_loop(config: RunConfig, folder: Path, stop: StopRequest | None = None) -> tuple[ExitCode, list[str]]:
+    """Train in `folder` on the ranks of a test; the exit code, and what the console was told on this rank."""
+    grid = build_grid(config.parallel, seed=1)
+    parts = build_tiny(config, grid)
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger(CONSOLE).addHandler(handler)
+    logging.getLogger(CONSOLE).setLevel(logging.INFO)
+    folder.mkdir(exist_ok=True)
+    code = train(
+        Run(
+            config=config,
+            grid=grid,
+            parts=parts,
+            loader=SyntheticLoader(grid, config.training.global_batch_size),  # type: ignore[arg-type]
+            validation=None,
+            identity=RunIdentity(parts.pipeline.plan.layers_per_stage, {}, {}),
+            resolved="",
+            folder=folder,
+            checkpoint=choose_checkpoint(config.checkpoint.resume, folder, grid),
+            flops_per_token=1.0,
+            stop=stop or StopRequest(lambda: None),
+        )
+    )
+    return code, told
