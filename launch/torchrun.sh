@@ -37,7 +37,28 @@ if [ -n "$dry_run" ]; then
     exit 0
 fi
 ensure_environment
-"$PYTHON" -m attnres_train.cli check "$config" --world "$ranks" ${overrides[@]+"${overrides[@]}"} >/dev/null
+
+# From here on a stop signal ends in code 3, whenever it comes; torchrun itself listens only after seconds.
+launcher='' stopped=''
+stop() {
+    trap '' TERM INT USR1 HUP
+    stopped=yes
+    if [ -n "$launcher" ]; then kill -TERM "$launcher" 2>/dev/null || true; fi
+}
+trap stop TERM INT USR1 HUP
+finish() {
+    rm -f "${ATTNRES_EXIT_CODE_FILE:-}"
+    case $1 in
+    2) say "refused; nothing was trained (exit code 2)" >&2 ;;
+    3) say "stopped on a signal (exit code 3)" >&2 ;;
+    esac
+    exit "$1"
+}
+
+code=0
+"$PYTHON" -m attnres_train.cli check "$config" --world "$ranks" ${overrides[@]+"${overrides[@]}"} >/dev/null || code=$?
+[ -z "$stopped" ] || finish 3
+[ "$code" -eq 0 ] || exit "$code"
 
 # One thread a rank unless told otherwise: ranks that share cores spin at each other's barriers.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -49,17 +70,17 @@ export ATTNRES_EXIT_CODE_FILE
 # make it give up on ranks that are still saving.
 setsid "${command[@]}" &
 launcher=$!
-stop() {
-    trap '' TERM INT USR1 HUP
-    kill -TERM "$launcher" 2>/dev/null || true
-}
-trap stop TERM INT USR1 HUP
-code=0
+[ -z "$stopped" ] || kill -TERM "$launcher" 2>/dev/null || true
 wait "$launcher" || code=$?
 while kill -0 "$launcher" 2>/dev/null; do # a trapped signal ends the first wait early
     code=0
     wait "$launcher" || code=$?
 done
-[ "$code" -eq 0 ] || code=$(cat "$ATTNRES_EXIT_CODE_FILE")
-rm -f "$ATTNRES_EXIT_CODE_FILE"
-exit "${code:-1}"
+if [ "$code" -ne 0 ]; then
+    code=$(grep -E '^[0-9]+$' "$ATTNRES_EXIT_CODE_FILE" || true)
+    # No rank came as far as the first step: a stop if it was asked for here, or if a signal ended every rank.
+    if [ -z "$code" ] && { [ -n "$stopped" ] || [ "$(grep -c '^stopped' "$ATTNRES_EXIT_CODE_FILE")" = "$ranks" ]; }; then
+        code=3
+    fi
+fi
+finish "${code:-1}"

@@ -14,6 +14,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.end_to_end.conftest import ROOT, by_step, launch, records
+from tests.end_to_end.processes import ancestors, read, wait_for_rank
 
 TAGS = {
     "loss/train", "optim/lr", "optim/grad_norm", "optim/skipped_steps", "throughput/tokens_per_second",
@@ -71,7 +72,7 @@ def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Pa
     for line in killed.stdout:
         if line.startswith("step   10/"):
             break
-    for rank in (_rank_process(killed.pid, rank=0), _rank_process(killed.pid)):
+    for rank in (wait_for_rank(killed.pid, rank=0), wait_for_rank(killed.pid)):
         os.kill(rank, signal.SIGKILL)  # the ranks first: they would save when their launcher dies
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
@@ -127,7 +128,7 @@ def test_sigterm_saves_and_ends_with_code_3(target: str, write_config: Callable[
     for line in started.stdout:
         lines.append(line)
         if line.startswith("step    3/"):
-            os.kill(started.pid if target == "launcher" else _rank_process(started.pid), signal.SIGTERM)
+            os.kill(started.pid if target == "launcher" else wait_for_rank(started.pid), signal.SIGTERM)
             break
     lines += started.stdout.readlines()
     assert started.wait(timeout=60) == 3, "".join(lines)
@@ -150,14 +151,14 @@ def test_a_killed_rank_ends_the_run_and_is_named_as_the_cause(
     assert started.stdout is not None
     for line in started.stdout:
         if line.startswith("step    3/"):
-            os.kill(_rank_process(started.pid), signal.SIGKILL)
+            os.kill(wait_for_rank(started.pid), signal.SIGKILL)
             break
     told = started.stdout.read()
     assert started.wait(timeout=30) == 1, told
     assert "rank 0 ended because another rank did" in told
     assert "rank      : 1" in told and "SIGKILL" in told
     assert "Connection closed by peer" not in told
-    assert _read(tmp_path / "run/logs/rank-0000.log").count("rank 0 failed") == 1
+    assert read(tmp_path / "run/logs/rank-0000.log").count("rank 0 failed") == 1
 
 
 def test_ranks_do_not_outlive_a_killed_torchrun(write_config: Callable[..., Path], tmp_path: Path) -> None:
@@ -169,8 +170,8 @@ def test_ranks_do_not_outlive_a_killed_torchrun(write_config: Callable[..., Path
     assert started.stdout is not None
     for line in started.stdout:
         if line.startswith("step    3/"):
-            rank = _rank_process(started.pid)
-            os.kill(int(_ancestors(rank)[0]), signal.SIGKILL)
+            rank = wait_for_rank(started.pid)
+            os.kill(int(ancestors(rank)[0]), signal.SIGKILL)
             break
     deadline = time.monotonic() + 30
     while Path(f"/proc/{rank}").exists() and time.monotonic() < deadline:
@@ -202,33 +203,6 @@ def test_a_second_run_in_the_folder_is_refused_and_repeated_signals_do_no_harm(
     losses = by_step(run, "loss/train")
     assert list(losses) == list(range(1, max(losses) + 1))
     assert (run / f"checkpoints/step-{max(losses):08d}/manifest.json").is_file()
-
-
-def _rank_process(launcher: int, rank: int = 1) -> int:
-    """The process of `rank` under the launch script."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and "attnres_train.train" in _read(entry / "cmdline").replace("\0", " "):
-            if f"\0RANK={rank}\0" in "\0" + _read(entry / "environ") and str(launcher) in _ancestors(int(entry.name)):
-                return int(entry.name)
-    raise AssertionError(f"rank {rank} is not running")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _ancestors(process: int) -> list[str]:
-    chain = []
-    while process > 1:
-        status = dict(
-            line.split(":\t", 1) for line in _read(Path(f"/proc/{process}/status")).splitlines() if ":\t" in line
-        )
-        process = int(status.get("PPid", "0"))
-        chain.append(str(process))
-    return chain
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""Signals that come before there is anything to save, and ranks that die before the first step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import ROOT
+from tests.end_to_end.processes import wait_for_rank
+
+
+def start(config: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", config, "--ranks", "2", "--training.steps", "5000"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def ended(started: subprocess.Popen[str]) -> tuple[int, str]:
+    """Exit code and all that was said; within 30 seconds."""
+    told, _ = started.communicate(timeout=30)
+    return started.returncode, told
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1.5])
+def test_a_stop_of_the_launcher_before_ranks_listen_ends_with_code_3(
+    seconds: float, write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    """While the configuration is checked, and while torchrun itself is starting."""
+    started = start(write_config())
+    time.sleep(seconds)
+    started.send_signal(signal.SIGTERM)
+    code, told = ended(started)
+    assert code == 3 and told.rstrip().endswith("stopped on a signal (exit code 3)"), told
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_a_stop_of_one_rank_before_the_first_step_ends_all_with_code_3(write_config: Callable[..., Path]) -> None:
+    started = start(write_config())
+    rank = wait_for_rank(started.pid)
+    time.sleep(1)  # it is importing torch, or waiting for the other rank
+    os.kill(rank, signal.SIGUSR1)
+    code, told = ended(started)
+    assert code == 3 and "before the first step: nothing was trained" in told, told
+
+
+def test_a_rank_that_is_killed_before_the_first_step_is_a_failure(write_config: Callable[..., Path]) -> None:
+    """The other one waits for it inside of torch, where Python answers no signal."""
+    started = start(write_config())
+    os.kill(wait_for_rank(started.pid), signal.SIGKILL)
+    code, told = ended(started)
+    assert code == 1 and "SIGKILL" in told, told
