@@ -69,7 +69,7 @@ class Recorder:
         self._restart_clock(state)
 
     def checkpoint_durable(self, state: TrainState, folder: Path, seconds: float) -> None:
-        """Record, at `state`, that the checkpoint in `folder` is published, `seconds` after it was begun."""
+        """Record that the checkpoint of `state` is published in `folder`, `seconds` after it was begun."""
         self._write(state, {"time/checkpoint_durable_seconds": seconds})
         log.info(f"step {state.step}  checkpoint durable: {folder} ({seconds:.1f} s)")
 

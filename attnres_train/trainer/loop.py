@@ -72,9 +72,9 @@ def train(run: Run) -> ExitCode:
         stopped = report.stop_requested and state.step < steps
         ended = stopped or state.step == last_step
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=ended)
-        saves.advance(state, report)
+        saves.advance(report)
         if enough := skipped.look_at(state, report):
-            saves.finish(state)
+            saves.finish()
             raise RuntimeError(enough)
         if run.validation is not None and _due(state, run.config.training.eval_interval_steps, ended and not stopped):
             started = time.perf_counter()
@@ -82,7 +82,7 @@ def train(run: Run) -> ExitCode:
             recorder.evaluation(state, loss, time.perf_counter() - started)
         if _due(state, run.config.checkpoint.interval_steps, ended):
             saves.start(state)
-    saves.finish(state)
+    saves.finish()
     recorder.close()
     if stopped:
         log.info(f"stopped on a signal after step {state.step}; {_how_to_go_on(run.config.checkpoint.resume)}")

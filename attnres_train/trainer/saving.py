@@ -38,34 +38,34 @@ class Saves:
     def start(self, state: TrainState) -> None:
         """Begin to save `state`; the one before, if it is still under way, is waited for."""
         began = time.perf_counter()
-        self._settle(state)
+        self._settle()
         self._retire()
         self._current = CheckpointSave.start(self.folder, self.engine, self.grid, state, self.identity)
         if not self.config.asynchronous:
-            self._settle(state)
+            self._settle()
         self.recorder.checkpoint_started(state, time.perf_counter() - began)
 
-    def advance(self, state: TrainState, report: StepReport) -> None:
+    def advance(self, report: StepReport) -> None:
         """Publish the one under way, if the step's report says that every rank has written or that one has failed."""
         if self._current is not None and (report.failed_ranks or not report.writing_ranks):
-            self._publish(state)
+            self._publish()
 
-    def finish(self, state: TrainState) -> None:
+    def finish(self) -> None:
         """Wait for the one under way, publish it, and delete what need not be kept."""
-        self._settle(state)
+        self._settle()
         self._retire()
 
-    def _settle(self, state: TrainState) -> None:
+    def _settle(self) -> None:
         if self._current is not None:
             self._current.wait()
-            self._publish(state)
+            self._publish()
 
-    def _publish(self, state: TrainState) -> None:
+    def _publish(self) -> None:
         assert self._current is not None
         save, self._current = self._current, None
         folder = save.publish()
         self._published = save
-        self.recorder.checkpoint_durable(state, folder, time.perf_counter() - save.started)
+        self.recorder.checkpoint_durable(save.state, folder, time.perf_counter() - save.started)
 
     def _retire(self) -> None:
         """Older ones go once the last one has been read back."""

@@ -40,7 +40,7 @@ def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
     assert resolved["model"]["num_layers"] == 3 and resolved["optimizer"]["beta2"] == 0.95
     assert f"# {config}:" in (run / "config.toml").read_text()
     assert {path.name for path in (run / "logs").iterdir()} == {"rank-0000.log", "rank-0001.log"}
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-00000010", "step-00000012"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"latest", "step-00000010", "step-00000012"}
 
     first = records(run / "metrics.jsonl")[0]
     assert TAGS | {"step", "tokens", "samples"} == first.keys()
