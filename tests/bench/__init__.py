@@ -5,5 +5,6 @@ two_phase.py   one pass for all queries of a block against one pass a query
 step.py        a whole training step of each residual mode over `standard`
 paired.py      how they are timed
 kept.py        what stands in memory after a forward
-wire.py       pipeline steps on slow links, each transport over standard; namespaces.py makes the links
+wire.py        pipeline steps on slow links, each transport over standard; namespaces.py makes the links
+checkpoint.py  how long a save keeps the loop, and what it writes a second, over the disk, torch.save and torch's DCP
 """

@@ -89,7 +89,7 @@ HARDEST = [x for x in LAYOUTS if x.name in ("tensor 2 sequence x pipeline 2 x vi
 
 @pytest.mark.parametrize("layout", HARDEST, ids=lambda layout: layout.name)
 def test_every_variant_trains_to_the_numbers_of_one_process(layout: Layout) -> None:
-    assert_equal_to_one_process(trained(layout, 0.5, tuple(VARIANTS)))
+    assert_equal_to_one_process(trained(layout, 0.5, tuple(VARIANTS), FEW_STEPS))
 
 
 @pytest.mark.parametrize("recompute", ["depth", "layer"])

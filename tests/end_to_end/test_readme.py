@@ -42,7 +42,7 @@ def test_your_own_run(write_config: Callable[..., Path], tmp_path: Path) -> None
     (tmp_path / "my.toml").write_text(config, encoding="utf-8")
 
     commands = commands_under("Your own run")
-    assert len(commands) == 6
+    assert len(commands) == 7
     for large, small in SMALLER.items():
         assert any(large in command for command in commands), large
         commands = [command.replace(large, small) for command in commands]
@@ -52,7 +52,7 @@ def test_your_own_run(write_config: Callable[..., Path], tmp_path: Path) -> None
         done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     assert max(by_step(tmp_path / "runs/my", "loss/train")) == 12
-    assert "step" in done.stdout, "attnres inspect shows where the run is"
+    assert "step-00000012: whole" in done.stdout, "attnres verify, the last one"
 
 
 def test_files_that_the_readme_names_exist() -> None:

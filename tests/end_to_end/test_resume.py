@@ -107,7 +107,7 @@ def refused_at_once(config: Path, *overrides: str) -> str:
     [
         (remove_manifest, "has no manifest.json", 2),
         (empty_shard, ".distcp has 0 bytes, the manifest says ", 1),
-        (cut_shard, " bytes, the manifest says ", 1),
+        pytest.param(cut_shard, " bytes, the manifest says ", 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_damaged_newest_checkpoint_is_passed_over_and_stays(

@@ -25,11 +25,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from tests.bench.namespaces import clean_up_on_signals
 from tests.end_to_end.conftest import ROOT, WORDS, tool
 from tests.soak.launched import PHASES, Intervals, Launch
 from tests.soak.outcome import differences
@@ -102,6 +104,7 @@ class Kill(NamedTuple):
 class Soak:
     """What has happened so far."""
 
+    launches: int = 0
     kills: list[Kill] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
@@ -113,17 +116,21 @@ class Soak:
 
 def main() -> int:
     options = _options()
+    clean_up_on_signals()
     scratch = Path(tempfile.mkdtemp(prefix="attnres-soak-", dir=options.folder))
     make_corpus(scratch)
     steps = STEPS_A_KILL * (options.kills + 1)
     (scratch / "soak.toml").write_text(_config(scratch, options.ranks, steps), encoding="utf-8")
     soak = Soak()
-    _end(soak, _launch(scratch, "undisturbed", options, 0), options.patience)
+    with _launch(soak, scratch, "undisturbed", options) as launch:
+        _end(soak, launch, options.patience)
     generator = random.Random(options.seed)
     while len(soak.kills) < options.kills and len(soak.failures) < MOST_FAILURES:
-        _once(soak, _launch(scratch, "killed", options, len(soak.kills) + 1), options, generator)
+        with _launch(soak, scratch, "killed", options) as launch:
+            _once(soak, launch, options, generator)
     if len(soak.failures) < MOST_FAILURES:
-        _end(soak, _launch(scratch, "killed", options, options.kills + 1), options.patience)
+        with _launch(soak, scratch, "killed", options) as launch:
+            _end(soak, launch, options.patience)
         soak.failures += differences(scratch / "killed", scratch / "undisturbed", steps)
     _report(soak, options, scratch, steps)
     if not soak.failures:
@@ -161,21 +168,18 @@ def make_corpus(folder: Path) -> None:
 
 def _config(corpus: Path, ranks: int, steps: int) -> str:
     pipeline = 2 if ranks % 2 == 0 else 1
-    return CONFIG.format(
-        corpus=corpus,
-        pipeline=pipeline,
-        batch=2 * ranks // pipeline,
-        steps=steps,
-        eval_interval=INTERVALS.evaluation,
-        save_interval=INTERVALS.save,
-    )
+    intervals = {"save_interval": INTERVALS.save, "eval_interval": INTERVALS.evaluation}
+    batch = 2 * ranks // pipeline
+    return CONFIG.format(corpus=corpus, pipeline=pipeline, batch=batch, steps=steps, **intervals)
 
 
-def _launch(scratch: Path, name: str, options: argparse.Namespace, number: int) -> Launch:
-    run = scratch / name
+def _launch(soak: Soak, scratch: Path, name: str, options: argparse.Namespace) -> closing[Launch]:
+    """Launch the run `name`; the undisturbed one is the first, number 0."""
+    number, run = soak.launches, scratch / name
+    soak.launches += 1
     command = [ROOT / "launch/torchrun.sh", scratch / "soak.toml", "--ranks", options.ranks]
     command += ["--training.run_folder", run]
-    return Launch([str(part) for part in command], scratch, number, run, INTERVALS)
+    return closing(Launch([str(part) for part in command], scratch, number, run, INTERVALS))
 
 
 def _once(soak: Soak, launch: Launch, options: argparse.Namespace, generator: random.Random) -> None:
@@ -186,7 +190,7 @@ def _once(soak: Soak, launch: Launch, options: argparse.Namespace, generator: ra
     reached = _wait(launch, options.patience, lambda: _is_time(launch, aim, least, start_up))
     if reached is not None:
         _fail(soak, launch, f"before it was killed, it {reached}")
-        launch.wait_until_gone(0)
+        _judge(soak, launch)
         return
     time.sleep(within * SPREAD_SECONDS.get(aim, 0))
     hit, phase = launch.kill(target, which)
@@ -247,7 +251,6 @@ def _end(soak: Soak, launch: Launch, patience: float) -> None:
         _judge(soak, launch)
     elif launch.first_step_seconds:
         soak.starts.append(launch.first_step_seconds)
-    launch.close()
 
 
 def _judge(soak: Soak, launch: Launch) -> None:
@@ -257,7 +260,6 @@ def _judge(soak: Soak, launch: Launch) -> None:
     soak.durable = max(soak.durable, launch.durable)
     if launch.first_step_seconds:
         soak.starts = [*soak.starts, launch.first_step_seconds][-9:]
-    launch.close()
 
 
 def _fail(soak: Soak, launch: Launch, text: str) -> None:

@@ -196,6 +196,8 @@ class Launch:
         return self.pids()
 
     def close(self) -> None:
+        """Leave nothing running."""
+        self.wait_until_gone(0)
         self._tail.close()
 
 

@@ -83,4 +83,4 @@ def test_a_misspelt_word_of_resume_is_recognised(tmp_path: Path) -> None:
 def test_an_empty_folder_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     ((_, message, _),) = problems(tmp_path, checkpoint__resume="empty")
-    assert message == f"{tmp_path / 'empty'} is no checkpoint: it has no manifest.json"
+    assert message == f"{tmp_path / 'empty'} is no whole checkpoint: it has no manifest.json"
