@@ -67,8 +67,14 @@ ATTNRES_EXIT_CODE_FILE=$(mktemp)
 export ATTNRES_EXIT_CODE_FILE
 
 # In a session of its own, so that signals to the group reach torchrun once, through here: a second one would
-# make it give up on ranks that are still saving.
-setsid "${command[@]}" &
+# make it give up on ranks that are still saving. And tied to this script, so that it stops when the script is killed.
+tied='
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM
+    os.getppid() == int(sys.argv[1]) or sys.exit(143)
+os.execv(sys.argv[2], sys.argv[2:])'
+setsid "$PYTHON" -c "$tied" $$ "${command[@]}" &
 launcher=$!
 [ -z "$stopped" ] || kill -TERM "$launcher" 2>/dev/null || true
 wait "$launcher" || code=$?

@@ -161,7 +161,8 @@ def test_a_killed_rank_ends_the_run_and_is_named_as_the_cause(
     assert read(tmp_path / "run/logs/rank-0000.log").count("rank 0 failed") == 1
 
 
-def test_ranks_do_not_outlive_a_killed_torchrun(write_config: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["torchrun", "launch script"])
+def test_ranks_do_not_outlive_a_killed_launcher(target: str, write_config: Callable[..., Path], tmp_path: Path) -> None:
     config = write_config(parallel="pipeline = 2")
     started = subprocess.Popen(
         [ROOT / "launch/torchrun.sh", config, "--ranks", "2", "--training.steps", "5000"],
@@ -171,7 +172,7 @@ def test_ranks_do_not_outlive_a_killed_torchrun(write_config: Callable[..., Path
     for line in started.stdout:
         if line.startswith("step    3/"):
             rank = wait_for_rank(started.pid)
-            os.kill(int(ancestors(rank)[0]), signal.SIGKILL)
+            os.kill(int(ancestors(rank)[0]) if target == "torchrun" else started.pid, signal.SIGKILL)
             break
     deadline = time.monotonic() + 30
     while Path(f"/proc/{rank}").exists() and time.monotonic() < deadline:
