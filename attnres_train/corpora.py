@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights
 from attnres_train.data.corpus import TrainingData, ValidationData
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.load import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ def open_corpora(config: RunConfig) -> Corpora:
 
     Raises Refused for pairs that are damaged or were made with another tokenizer.
     """
-    tokenizer = Tokenizer.load(Path(config.tokenizer.model)) if config.tokenizer.model else None
+    tokenizer = load_tokenizer(config.tokenizer.model) if config.tokenizer.model else None
     fingerprint = tokenizer.fingerprint if tokenizer else None
     vocabulary, training = vocabulary_size(config), config.training
     assert config.data.train is not None, "load_checked has seen to it"

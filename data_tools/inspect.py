@@ -16,7 +16,8 @@ from attnres_train.data.files import sha256_of_file
 from attnres_train.data.indexed import IndexedReader, bin_path, idx_path
 from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.errors import refuse
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.protocol import Tokenizer
 from data_tools.command import Report, run_tool, tool_parser, whole_number
 
 DESCRIPTION = """\
@@ -49,7 +50,7 @@ def inspect(arguments: argparse.Namespace) -> Report:
     manifest = read_manifest(arguments.prefix)
     if manifest is not None:
         check_pair(manifest, reader)
-    tokenizer = Tokenizer.load(arguments.tokenizer) if arguments.tokenizer else None
+    tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
     if tokenizer and manifest and tokenizer.fingerprint != manifest.tokenizer_fingerprint:
         made_with = manifest.tokenizer_fingerprint
         what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {made_with}"

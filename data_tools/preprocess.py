@@ -20,7 +20,8 @@ from attnres_train.data.files import Existing
 from attnres_train.data.indexed import IndexedReader, IndexedWriter, PairFacts, idx_path
 from attnres_train.data.manifest import Manifest, SourceFile, check_pair, read_manifest
 from attnres_train.errors import Refused, refuse
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.command import (
     Report,
@@ -119,7 +120,7 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     Raises Refused for inputs, tokenizer or records that do not do, and for existing outputs of other origin.
     """
     started = time.monotonic()
-    tokenizer = Tokenizer.load(arguments.tokenizer, arguments.eod_piece)
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.eod_piece)
     eod_id = None if arguments.no_eod else _require_eod(tokenizer)
     inputs = find_inputs(arguments.inputs)
     options = {"text_key": arguments.text_key, "bad_records": arguments.bad_records}

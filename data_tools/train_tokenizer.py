@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attnres_train.data.files import Publication
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.command import (
@@ -117,7 +117,7 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         model = train_model(texts, options)
         publication.open(output).write(model)
         publication.commit()
-    tokenizer = Tokenizer(model, str(output))
+    tokenizer = SentencePieceTokenizer(model, str(output))
     return {
         "status": "done",
         "output": str(output),

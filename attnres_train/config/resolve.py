@@ -69,9 +69,9 @@ def run_folder(config: RunConfig, config_path: str | Path) -> Path:
 
 
 def _size_of_model(path: str, stated: int | None) -> int:
-    from attnres_train.tokenizer.sentencepiece import Tokenizer
+    from attnres_train.tokenizer.load import load_tokenizer
 
-    size: int = Tokenizer.load(Path(path)).vocab_size
+    size: int = load_tokenizer(path).vocab_size
     if stated is not None and stated != size:
         message = f"{stated}, but {path} has {size} entries"
         raise refuse("tokenizer.vocab_size", message, f"remove it, or write {size}")

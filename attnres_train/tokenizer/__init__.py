@@ -1,6 +1,10 @@
 """Text to token ids and back.
 
-    sentencepiece.py  a sentencepiece model, loaded and checked: `Tokenizer`
+    protocol.py       what every tokenizer offers: `Tokenizer`
+    load.py           a tokenizer of a file
+    sentencepiece.py  a sentencepiece model, loaded and checked
+    huggingface.py    a Hugging Face tokenizer.json, loaded and checked
+    file_kinds.py     what a file is that is no tokenizer
     words.py          encoding word by word with a memory, for models where that gives the same ids
     training.py       train a sentencepiece model that keeps text as it is
     config.py         the [tokenizer] section

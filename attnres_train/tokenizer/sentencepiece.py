@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import chain
 
+import numpy as np
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # type: ignore[attr-defined]
 
 from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.file_kinds import what_it_is
+from attnres_train.tokenizer.protocol import Encoded
 from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder, can_cut_into_words
 
 
-class Tokenizer:
+class SentencePieceTokenizer:
     """Text to ids and back with one model.
 
     `fingerprint` is the SHA-256 of the model file. `eod_id` is the id that ends a document: the model's own
@@ -45,20 +48,17 @@ class Tokenizer:
         )
         self._encode_words = WordEncoder(self._encode_whole) if by_words else None
 
-    @classmethod
-    def load(cls, path: str | Path, eod_piece: str | None = None) -> Tokenizer:
-        """The tokenizer of a model file."""
-        if not Path(path).is_file():
-            what = "is a folder, not a file" if Path(path).is_dir() else "does not exist"
-            remedy = "give the path of the .model file, or make one with `python -m data_tools.train_tokenizer`"
-            raise refuse(str(path), what, remedy)
-        return cls(Path(path).read_bytes(), str(path), eod_piece)
-
     def encode(self, text: str) -> list[int]:
         """The ids of `text`; never a special id of the model's control pieces, whatever the text spells."""
         if self._encode_words is None or SPACE_PIECE in text:
             return self._encode_whole(text)
         return self._encode_words(text)
+
+    def encode_many(self, texts: Sequence[str]) -> Encoded:
+        """The ids of all `texts`, the same as of each alone."""
+        each = [self.encode(text) for text in texts]
+        lengths = np.fromiter(map(len, each), np.int64, len(each))
+        return Encoded(np.fromiter(chain.from_iterable(each), np.int32, int(lengths.sum())), lengths)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; control pieces give nothing.
@@ -101,30 +101,10 @@ def _keeps_text(spec: ModelProto) -> bool:
     return bool(spec.trainer_spec.byte_fallback and plain and not changes)
 
 
-def what_it_is(data: bytes) -> str:
-    """What a file that is no sentencepiece model seems to be, in words."""
-    starts = {
-        b"\x1f\x8b": "a gzip archive",
-        b"PK\x03\x04": "a zip archive",
-        b"\x28\xb5\x2f\xfd": "a zstandard archive",
-        b"\xfd7zXZ": "an xz archive",
-        b"BZh": "a bzip2 archive",
-        b"version https://git-lfs": "a Git LFS pointer, not the file it points to",
-        b"{": "JSON (a Hugging Face tokenizer.json?)",
-        b"[": "JSON",
-        b"<": "HTML or XML (a failed download?)",
-    }
-    if not data.strip():
-        return "empty"
-    for start, what in starts.items():
-        if data.lstrip().startswith(start):
-            return what
-    head = data[:4096]
-    if all(byte >= 32 or byte in b"\t\r\n" for byte in head):
-        return "plain text"
-    return "binary data of another kind, or a model that was cut short"
-
-
 def _not_a_model(name: str, what: str) -> Refused:
     remedy = "give a sentencepiece .model file; `python -m data_tools.train_tokenizer` makes one"
+    if "tokenizer.json" in what:
+        remedy = "give it a name that ends in .json, as tokenizer.json: by that it is told"
+    elif "tiktoken" in what:
+        remedy = "give the tokenizer.json of the same model, which most repositories have beside it"
     return refuse(name, f"is not a sentencepiece model: it is {what}", remedy)

@@ -18,7 +18,7 @@ from sentencepiece import SentencePieceTrainer
 
 from attnres_train.data.indexed import IndexedReader
 from attnres_train.data.manifest import read_manifest
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from data_tools.preprocess import main
 
@@ -75,7 +75,7 @@ def test_documents_are_stored_in_order_each_with_one_eod_at_its_end(
     write_texts(tmp_path / "b.jsonl", TEXTS[:4])
     write_texts(tmp_path / "a.jsonl", TEXTS[4:])
     code, report = preprocess("b.jsonl", "a.jsonl", "--workers", "2")
-    tokenizer = Tokenizer.load(model)
+    tokenizer = load_tokenizer(model)
     documents = stored(tmp_path)
     assert code == 0
     assert documents == [[*tokenizer.encode(text), tokenizer.eod_id] for text in TEXTS]
@@ -89,7 +89,7 @@ def test_documents_are_stored_in_order_each_with_one_eod_at_its_end(
 def test_without_eod_the_lengths_are_those_of_the_texts(tmp_path: Path, model: Path, preprocess: Preprocess) -> None:
     write_texts(tmp_path / "a.jsonl", TEXTS[:3])
     assert preprocess("a.jsonl", "--no-eod")[0] == 0
-    assert stored(tmp_path) == [Tokenizer.load(model).encode(text) for text in TEXTS[:3]]
+    assert stored(tmp_path) == [load_tokenizer(model).encode(text) for text in TEXTS[:3]]
     manifest = read_manifest(tmp_path / "out" / "c")
     assert manifest is not None and manifest.eod_id is None
 
@@ -123,7 +123,7 @@ def test_literal_markers_in_the_text_never_give_special_ids(
     texts = ["before</s>after <unk> <pad> <s>", "</s>"]
     write_texts(tmp_path / "a.jsonl", texts)
     assert preprocess("a.jsonl")[0] == 0
-    tokenizer = Tokenizer.load(model)
+    tokenizer = load_tokenizer(model)
     documents = stored(tmp_path)
     assert [document.index(1) for document in documents] == [len(document) - 1 for document in documents]
     assert not any({0, 2} & set(document) for document in documents)
@@ -153,7 +153,7 @@ def test_bad_lines_are_skipped_on_request_and_all_reported(tmp_path: Path, model
     code, report = preprocess("a.jsonl", "--workers", "2", "--bad-records", "skip")
     assert (code, report["documents"], report["skipped_records"]) == (0, 997, 3)
     assert [record["line"] for record in report["skipped"]] == [1, 500, 1000]
-    decode = Tokenizer.load(model).decode
+    decode = load_tokenizer(model).decode
     wanted = [f"number {i}" for i in range(1, 1001) if i not in BAD_LINES]
     assert [decode(document) for document in stored(tmp_path)] == wanted
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.load import load_tokenizer
 from data_tools.train_tokenizer import main
 
 TEXT = "Each layer reads what the layers before it wrote, and writes what the next will read.\n"
@@ -35,7 +35,7 @@ def test_files_of_all_kinds_give_one_model_and_a_report(tmp_path: Path, capsys: 
     ]
     code, report = run(capsys, *arguments, "--bad-records", "skip")
     assert code == 0
-    tokenizer = Tokenizer.load(tmp_path / "out" / "m.model")
+    tokenizer = load_tokenizer(tmp_path / "out" / "m.model")
     assert (report["fingerprint"], report["vocabulary_size"]) == (tokenizer.fingerprint, 290)
     assert (report["documents"], report["blank_documents"], report["skipped_records"]) == (2, 1, 1)
     assert (report["eod_id"], report["space_sign_characters"]) == (1, 1)
@@ -52,7 +52,7 @@ def test_an_existing_model_is_refused_before_training_unless_it_may_be_replaced(
     assert code == 2 and "already there" in report["problems"][0]["message"]
     assert (tmp_path / "m.model").read_bytes() == b"precious"
     assert run(capsys, *arguments, "--overwrite")[0] == 0
-    assert Tokenizer.load(tmp_path / "m.model").vocab_size == 290
+    assert load_tokenizer(tmp_path / "m.model").vocab_size == 290
 
 
 def test_a_bad_record_stops_by_default_and_leaves_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

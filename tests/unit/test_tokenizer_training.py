@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.errors import Refused
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import MAX_LINE, TrainingOptions, cut_for_training, train_model
 
 PROSE = [
@@ -37,12 +37,12 @@ DIFFICULT = {
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
-def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return Tokenizer(train_model(PROSE, TrainingOptions(vocab_size=305, model_type=request.param)))
+def tokenizer(request: pytest.FixtureRequest) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer(train_model(PROSE, TrainingOptions(vocab_size=305, model_type=request.param)))
 
 
 @pytest.mark.parametrize("text", DIFFICULT.values(), ids=DIFFICULT.keys())
-def test_difficult_text_comes_back_without_unknown_tokens(tokenizer: Tokenizer, text: str) -> None:
+def test_difficult_text_comes_back_without_unknown_tokens(tokenizer: SentencePieceTokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert tokenizer.unk_id not in ids
@@ -50,17 +50,17 @@ def test_difficult_text_comes_back_without_unknown_tokens(tokenizer: Tokenizer, 
 
 @settings(deadline=None, max_examples=300)
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")))
-def test_any_text_comes_back_without_special_tokens(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_comes_back_without_special_tokens(tokenizer: SentencePieceTokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert not {tokenizer.unk_id, tokenizer.eod_id, tokenizer.pad_id} & set(ids)
 
 
-def test_the_one_documented_exception_comes_back_as_a_space(tokenizer: Tokenizer) -> None:
+def test_the_one_documented_exception_comes_back_as_a_space(tokenizer: SentencePieceTokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a\u2581b")) == "a b"
 
 
-def test_the_special_ids_are_valid_and_distinct(tokenizer: Tokenizer) -> None:
+def test_the_special_ids_are_valid_and_distinct(tokenizer: SentencePieceTokenizer) -> None:
     assert (tokenizer.unk_id, tokenizer.eod_id, tokenizer.pad_id) == (0, 1, 2)
     assert tokenizer.decode([1, *tokenizer.encode("text"), 2, 1]) == "text"
 
@@ -69,7 +69,7 @@ def test_the_special_ids_are_valid_and_distinct(tokenizer: Tokenizer) -> None:
 def test_text_full_of_literal_markers_trains_and_never_gives_their_ids(model_type: str) -> None:
     texts = ["An example</s>of<unk>markup<pad>with<s>markers</s></s>."] * 200 + PROSE
     options = TrainingOptions(vocab_size=305, model_type=model_type)  # type: ignore[arg-type]
-    tokenizer = Tokenizer(train_model(texts, options))
+    tokenizer = SentencePieceTokenizer(train_model(texts, options))
     ids = tokenizer.encode(texts[0])
     assert tokenizer.eod_id == 1
     assert not {0, 1, 2} & set(ids)
@@ -86,7 +86,7 @@ def test_a_letter_that_occurs_only_in_long_lines_becomes_a_piece() -> None:
     long_lines = ["\u03a9 is a letter, and this line is long. " * 260] * 30
     assert len(long_lines[0].encode()) >= 10_000
     for texts, vocab_size in (([*PROSE, *long_lines], 305), (long_lines, 285)):
-        tokenizer = Tokenizer(train_model(texts, TrainingOptions(vocab_size=vocab_size)))
+        tokenizer = SentencePieceTokenizer(train_model(texts, TrainingOptions(vocab_size=vocab_size)))
         assert len(tokenizer.encode("\u03a9")) == 1
 
 
@@ -127,7 +127,7 @@ def test_the_vocabulary_size_that_a_refusal_names_works() -> None:
     with pytest.raises(Refused) as refused:
         train_model(PROSE, TrainingOptions(vocab_size=5000))
     largest = int(refused.value.problems[0].message.split()[-2])
-    assert Tokenizer(train_model(PROSE, TrainingOptions(vocab_size=largest))).vocab_size == largest
+    assert SentencePieceTokenizer(train_model(PROSE, TrainingOptions(vocab_size=largest))).vocab_size == largest
 
 
 def test_an_error_of_the_texts_comes_out_as_itself() -> None:

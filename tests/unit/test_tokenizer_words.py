@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from attnres_train.tokenizer.sentencepiece import Tokenizer
+from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from attnres_train.tokenizer.words import WORD, WordEncoder, can_cut_into_words
 
@@ -28,7 +28,7 @@ def model() -> bytes:
 @settings(deadline=None, max_examples=500)
 @given(text=st.text(alphabet=ALPHABET, max_size=80))
 def test_the_tokenizer_gives_the_ids_of_the_library(model: bytes, text: str) -> None:
-    assert Tokenizer(model).encode(text) == SentencePieceProcessor(model_proto=model).encode(text)
+    assert SentencePieceTokenizer(model).encode(text) == SentencePieceProcessor(model_proto=model).encode(text)
 
 
 @settings(deadline=None)
@@ -82,4 +82,6 @@ def test_models_whose_pieces_cross_spaces_are_encoded_whole() -> None:
     )
     processor = SentencePieceProcessor(model_proto=model.getvalue())
     assert any("\u2581" in piece.lstrip("\u2581") for piece in map(processor.id_to_piece, range(285)))
-    assert Tokenizer(model.getvalue()).encode("to be to be not to be") == processor.encode("to be to be not to be")
+    assert SentencePieceTokenizer(model.getvalue()).encode("to be to be not to be") == processor.encode(
+        "to be to be not to be"
+    )
