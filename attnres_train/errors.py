@@ -39,6 +39,10 @@ class Refused(Exception):
         self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[type[Refused], tuple[tuple[Problem, ...]]]:
+        """Between processes it travels as its problems, not as its text."""
+        return type(self), (self.problems,)
+
 
 def refuse(key: str, message: str, remedy: str) -> Refused:
     """A `Refused` about one problem, to be raised by the caller."""

@@ -1,4 +1,4 @@
-"""What the tools share on the command line: arguments, the report, progress, exit codes."""
+"""What the tools share on the command line: arguments, the report, exit codes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-from attnres_train.errors import ExitCode, Refused
+from attnres_train.errors import ExitCode, Refused, refuse
+from data_tools.records import MIB, Reading
 
 Report = dict[str, Any]
 """What a tool found and did; printed line by line, or as JSON."""
@@ -35,22 +32,42 @@ def add_overwrite_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
 
 
-def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """The inputs, where their text is, and what to do about records that cannot be read."""
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """The inputs, and where their text is."""
     parser.add_argument(
         "inputs",
         nargs="+",
         metavar="INPUT",
-        help="files (.jsonl: one JSON object a line; .txt: one document a file; plain or .gz, .xz, .bz2), "
-        "folders of such files, or patterns",
+        help="files (.jsonl: one JSON object a line; .parquet: one row a document; .txt: one document a file; each "
+        "plain or .gz, .zst, .bz2, .xz), folders of such files, patterns, or @FILE with one of these a line",
     )
-    parser.add_argument("--text-key", default="text", help="key of the text in a JSON object (default: text)")
+    parser.add_argument(
+        "--text-key",
+        action="append",
+        dest="text_keys",
+        metavar="KEY",
+        help="key or column of the text (default: text); given more than once, the texts are joined in that order",
+    )
+    parser.add_argument(
+        "--joiner", default="\n\n", metavar="TEXT", help="between the texts of several keys (default: a blank line)"
+    )
+    parser.add_argument(
+        "--longest-mib",
+        type=positive_number,
+        default=8,
+        metavar="N",
+        help="a record longer than this is a bad one; a process may need some 30 times as much memory (default: 8)",
+    )
+
+
+def add_bad_record_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to do about records that cannot be read."""
     parser.add_argument(
         "--bad-records",
         choices=("stop", "skip"),
         default="stop",
-        help="what to do about a record that is not JSON, has no text or is not UTF-8: stop and write "
-        "nothing (default), or skip it and report file, line and reason",
+        help="what to do about a record that is not JSON, has no text, is not UTF-8, is too long or cannot be "
+        "decompressed: stop and write nothing (default), or skip it and report file, line and reason",
     )
     parser.add_argument(
         "--max-bad",
@@ -58,6 +75,20 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --bad-records skip: stop after all when more than N records are bad",
     )
+
+
+def reading_of(arguments: argparse.Namespace) -> Reading:
+    """How records become documents, as the arguments say.
+
+    Raises Refused for a key that is given twice.
+    """
+    keys = tuple(arguments.text_keys or ("text",))
+    metadata = tuple(getattr(arguments, "metadata", None) or ())
+    for option, names in (("--text-key", keys), ("--metadata", metadata)):
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise refuse(option, f"{twice[0]!r} is given more than once", "name each key once")
+    return Reading(keys, metadata, arguments.joiner, arguments.longest_mib * MIB)
 
 
 def whole_number(text: str) -> int:
@@ -103,14 +134,20 @@ def run_tool(
     return ExitCode.DONE
 
 
+MOST_SHOWN = 20
+"""Entries of a list that a report for people shows; JSON has all."""
+
+
 def report_lines(report: Report) -> Iterator[str]:
     """A report for people: one `name: value` a line, lists indented below their name."""
     for name, value in report.items():
         label = name.replace("_", " ")
         if isinstance(value, list):
             yield f"{label}:" if value else f"{label}: none"
-            for item in value:
+            for item in value[:MOST_SHOWN]:
                 yield "  " + (", ".join(f"{k} {v}" for k, v in item.items()) if isinstance(item, dict) else str(item))
+            if len(value) > MOST_SHOWN:
+                yield f"  and {len(value) - MOST_SHOWN:,} more"
         else:
             yield f"{label}: {_words(value)}"
 
@@ -121,19 +158,3 @@ def _words(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.2f}" if isinstance(value, float) else str(value)
-
-
-@contextmanager
-def progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A bar over bytes on stderr, only where that is a terminal; gives the function that advances it."""
-    console = Console(stderr=True)
-    columns = (
-        "{task.description}",
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(label, total=total_bytes)
-        yield lambda amount: bar.advance(task, amount)

@@ -1,24 +1,25 @@
-"""Which files are read: files, folders and patterns, checked before any work begins."""
+"""Which files are read: files, folders, patterns and lists of these, checked before any work begins."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 
-from attnres_train.data.files import sha256_of_file
-from attnres_train.data.manifest import SourceFile
 from attnres_train.errors import Problem, Refused, refuse
 
-TEXT_KINDS = (".jsonl", ".txt")
-COMPRESSIONS = ("", ".gz", ".xz", ".bz2")
-KNOWN_ENDINGS = tuple(kind + compression for kind in TEXT_KINDS for compression in COMPRESSIONS)
+KINDS = (".jsonl", ".txt", ".parquet")
+COMPRESSIONS = ("", ".gz", ".zst", ".bz2", ".xz")
+KNOWN_ENDINGS = tuple(kind + compression for kind in KINDS for compression in COMPRESSIONS)
+LIST_SIGN = "@"
+"""`@FILE` stands for the inputs that FILE names, one a line."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files to read, in order, and the files in given folders that are of no known kind."""
+    """The files to read, in order, and what lies in given folders and is not read."""
 
     files: tuple[Path, ...]
     ignored: tuple[Path, ...]
@@ -27,6 +28,23 @@ class Inputs:
     def total_bytes(self) -> int:
         """Size on disk, compressed where the files are."""
         return sum(path.stat().st_size for path in self.files)
+
+
+def kind_of(path: Path) -> str:
+    """Which of KINDS the name says the file is of.
+
+    Raises ValueError for an ending that is not known.
+    """
+    name = path.name.removesuffix(compression_of(path))
+    for kind in KINDS:
+        if name.endswith(kind):
+            return kind
+    raise ValueError(f"{path} is of no known kind")
+
+
+def compression_of(path: Path) -> str:
+    """Which of COMPRESSIONS the name says; "" for none."""
+    return path.suffix if path.suffix in COMPRESSIONS else ""
 
 
 def is_known(path: Path) -> bool:
@@ -38,12 +56,12 @@ def find_inputs(arguments: Sequence[str]) -> Inputs:
     """The files that `arguments` name: in the order given, those of a folder or pattern sorted by path.
 
     Raises Refused, for all arguments at once, where one names no file, a file of unknown kind, an empty file,
-    or a file a second time.
+    one that may not be read, or a file a second time.
     """
     files: list[Path] = []
     ignored: list[Path] = []
     problems: list[Problem] = []
-    for argument in arguments:
+    for argument in _with_lists(arguments, problems):
         try:
             found, other = _expand(argument)
         except Refused as refused:
@@ -57,24 +75,45 @@ def find_inputs(arguments: Sequence[str]) -> Inputs:
     return Inputs(tuple(files), tuple(ignored))
 
 
+def _with_lists(arguments: Sequence[str], problems: list[Problem]) -> Iterator[str]:
+    for argument in arguments:
+        # A file that is really called @name is meant itself.
+        if not argument.startswith(LIST_SIGN) or Path(argument).exists():
+            yield argument
+            continue
+        path = Path(argument.removeprefix(LIST_SIGN))
+        if not path.is_file():
+            problems.append(Problem(argument, f"there is no list {path}", "correct the path after @"))
+            continue
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        named = [line for line in lines if line and not line.startswith("#")]
+        if not named:
+            problems.append(Problem(argument, "the list names no input", "write one file, folder or pattern a line"))
+        yield from named
+
+
 def _expand(argument: str) -> tuple[list[Path], list[Path]]:
     path = Path(argument)
     if path.is_dir():
-        below = [found for found in sorted(path.rglob("*")) if found.is_file()]
-        visible = [found for found in below if not found.name.startswith(".")]
-        known = [found for found in visible if is_known(found)]
+        below = [found for found in sorted(path.rglob("*")) if not found.is_dir()]
+        known = [found for found in below if _is_wanted(found, path)]
         if not known:
             endings = ", ".join(KNOWN_ENDINGS)
             raise refuse(argument, "is a folder without files of a known kind", f"known endings: {endings}")
-        return known, [found for found in visible if not is_known(found)]
+        return known, [found for found in below if not _is_wanted(found, path)]
     if path.exists():
         return [path], []
     if has_magic(argument):
-        matches = [Path(match) for match in sorted(glob(argument, recursive=True)) if Path(match).is_file()]
+        matches = [Path(match) for match in sorted(glob(argument, recursive=True)) if not Path(match).is_dir()]
         if not matches:
             raise refuse(argument, "the pattern matches no file", "correct the pattern or the working directory")
         return matches, []
     raise refuse(argument, "does not exist", "correct the path")
+
+
+def _is_wanted(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return is_known(path) and not hidden
 
 
 def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
@@ -83,35 +122,14 @@ def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
         if not is_known(path):
             endings = ", ".join(KNOWN_ENDINGS)
             yield Problem(str(path), "is of an unknown kind, told by the end of its name", f"known endings: {endings}")
+        elif not path.exists():
+            yield Problem(str(path), "is a link to nothing", "mend the link, or leave it out")
+        elif not path.is_file():
+            yield Problem(str(path), "is no plain file", "give a file that can be read more than once")
+        elif not os.access(path, os.R_OK):
+            yield Problem(str(path), "may not be read by this user", "change its permissions, or leave it out")
         elif path.stat().st_size == 0:
             yield Problem(str(path), "is empty (0 bytes)", "leave it out, or make it again")
         if path.resolve() in seen:
             yield Problem(str(path), "is given twice", "name each file once")
         seen.add(path.resolve())
-
-
-def describe_sources(files: Sequence[Path]) -> tuple[SourceFile, ...]:
-    """Size, time and checksum of each file, for the manifest."""
-    return tuple(
-        SourceFile(
-            path=str(path),
-            bytes=path.stat().st_size,
-            modified_ns=path.stat().st_mtime_ns,
-            sha256=sha256_of_file(path),
-        )
-        for path in files
-    )
-
-
-def same_sources(files: Sequence[Path], sources: Sequence[SourceFile]) -> bool:
-    """Whether `files` hold what `sources` describe, whatever their names: by size and time, or checksum."""
-    if len(files) != len(sources):
-        return False
-    return all(_same_source(path, source) for path, source in zip(files, sources, strict=True))
-
-
-def _same_source(path: Path, source: SourceFile) -> bool:
-    status = path.stat()
-    if status.st_size != source.bytes:
-        return False
-    return status.st_mtime_ns == source.modified_ns or sha256_of_file(path) == source.sha256

@@ -1,4 +1,4 @@
-"""Work shared among processes: results in the order of the items, bounded memory, deaths noticed at once."""
+"""Work shared among processes: results in the order of the items, progress on the way, deaths noticed at once."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import multiprocessing
 import os
 import signal
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from attnres_train.errors import Refused, refuse
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-ITEMS_AHEAD = 4
-"""Items a worker that may be handed out beyond the oldest unfinished one."""
+IN_HAND = 2
+"""Items a worker is handed, so that it need not wait for this process between two."""
+POLL_SECONDS = 0.2
+"""How often progress is told while no result comes."""
 
 
 def available_cpus() -> int:
@@ -27,9 +30,16 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
+class Advance(Protocol):
+    """Told by the work how far it has come since it last told."""
+
+    def __call__(self, read_bytes: int, tokens: int = 0) -> None: ...
+
+
 @dataclass(frozen=True)
 class _Failure:
-    traceback: str
+    error: Refused | OSError | str
+    """The exception where it speaks for itself, else a traceback."""
 
 
 @dataclass
@@ -37,21 +47,31 @@ class _Worker:
     number: int
     process: BaseProcess
     pipe: Connection
-    item: int | None = None
-    """Number of the item it works on."""
+    items: deque[int] = field(default_factory=deque)
+    """Numbers of the items it was handed, the first of which it works on."""
 
 
 class WorkerPool(Generic[Item, Result]):
     """`work` in `num_workers` forked processes, or in this one for 1; to be used in a `with` block.
 
     Forking shares what `work` holds (a tokenizer) instead of loading it again. Workers end when their pipe
-    closes, so none outlives this process, however it ends.
+    closes, so none outlives this process by more than one item, however it ends. `on_progress` is told what all
+    workers have told so far, in this process.
     """
 
-    def __init__(self, work: Callable[[Item], Result], num_workers: int):
+    def __init__(
+        self,
+        work: Callable[[Item, Advance], Result],
+        num_workers: int,
+        on_progress: Callable[[int, int], None] | None = None,
+    ):
         self._work = work
+        self._on_progress = on_progress or (lambda read_bytes, tokens: None)
+        # Written by one worker each, read by all: no lock, no message.
+        self._told = multiprocessing.RawArray("q", 2 * num_workers)
+        self._alone = num_workers == 1
         self._workers: list[_Worker] = []
-        if num_workers > 1:
+        if not self._alone:
             for number in range(num_workers):
                 self._workers.append(self._start(number))
 
@@ -71,47 +91,71 @@ class WorkerPool(Generic[Item, Result]):
             worker.process.join()
 
     def map(self, items: Iterable[Item]) -> Iterator[Result]:
-        """`work` of each item, in order.
+        """`work` of each item, in order; results that come early are kept, so they should be small.
 
-        Raises Refused where a worker was killed, naming the signal, and RuntimeError with the worker's
-        traceback where `work` raised.
+        Raises what `work` raised where that is Refused or OSError, RuntimeError with the worker's traceback for
+        anything else, and Refused where a worker was killed, naming the signal.
         """
-        if not self._workers:
-            yield from map(self._work, items)
+        if self._alone:
+            for item in items:
+                yield self._work(item, self._advance(0))
+                self._tell()
             return
         numbered = enumerate(items)
         done: dict[int, Result] = {}
-        next_out = handed_out = 0
+        next_out = 0
         while True:
-            idle = [worker for worker in self._workers if worker.item is None]
-            room = max(0, next_out + ITEMS_AHEAD * len(self._workers) - handed_out)
-            for worker, (number, item) in zip(idle[:room], numbered, strict=False):
-                worker.item = number
-                _send(worker, item)
-                handed_out += 1
+            self._hand_out(numbered)
             while next_out in done:
                 yield done.pop(next_out)
                 next_out += 1
-            busy = [worker for worker in self._workers if worker.item is not None]
-            if not busy and room:
+            busy = [worker for worker in self._workers if worker.items]
+            if not busy:
                 return
             for worker in _ready(busy):
-                assert worker.item is not None
-                done[worker.item] = _receive(worker)
-                worker.item = None
+                done[worker.items[0]] = _receive(worker)
+                worker.items.popleft()
+            self._tell()
+
+    def _hand_out(self, numbered: Iterator[tuple[int, Item]]) -> None:
+        # One each before a second for any: the first items may be all there are.
+        for held in range(IN_HAND):
+            for worker in self._workers:
+                if len(worker.items) == held and (following := next(numbered, None)) is not None:
+                    number, item = following
+                    _send(worker, item)
+                    worker.items.append(number)
+
+    def _tell(self) -> None:
+        told = list(self._told)
+        self._on_progress(sum(told[0::2]), sum(told[1::2]))
+
+    def _advance(self, number: int) -> Advance:
+        """What worker `number` tells its progress with."""
+        told = self._told
+
+        def advance(read_bytes: int, tokens: int = 0) -> None:
+            told[2 * number] += read_bytes
+            told[2 * number + 1] += tokens
+            if self._alone:
+                self._tell()
+
+        return advance
 
     def _start(self, number: int) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
         inherited = [ours, *(worker.pipe for worker in self._workers)]
         process = multiprocessing.get_context("fork").Process(
-            target=_serve, args=(self._work, theirs, inherited), daemon=True
+            target=_serve, args=(self._work, self._advance(number), theirs, inherited), daemon=True
         )
         process.start()
         theirs.close()
         return _Worker(number, process, ours)
 
 
-def _serve(work: Callable[[Any], Any], pipe: Connection, inherited: list[Connection]) -> None:
+def _serve(
+    work: Callable[[Any, Advance], Any], advance: Advance, pipe: Connection, inherited: list[Connection]
+) -> None:
     """The life of a worker: an item in, a result out, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -124,7 +168,9 @@ def _serve(work: Callable[[Any], Any], pipe: Connection, inherited: list[Connect
         except (EOFError, ConnectionError):
             return
         try:
-            result = work(item)
+            result = work(item, advance)
+        except (Refused, OSError) as error:
+            result = _Failure(error)
         except Exception:
             result = _Failure(traceback.format_exc())
         try:
@@ -134,10 +180,8 @@ def _serve(work: Callable[[Any], Any], pipe: Connection, inherited: list[Connect
 
 
 def _ready(workers: list[_Worker]) -> list[_Worker]:
-    """Those that have a result or are dead, waiting for one; a dead one's pipe reads as ended."""
-    if not workers:
-        return []
-    readable = set(wait([worker.pipe for worker in workers]))
+    """Those that have a result or are dead, after a short wait; a dead one's pipe reads as ended."""
+    readable = set(wait([worker.pipe for worker in workers], timeout=POLL_SECONDS))
     return [worker for worker in workers if worker.pipe in readable]
 
 
@@ -155,7 +199,9 @@ def _receive(worker: _Worker) -> Any:
         # OSError: it died in the middle of a message.
         raise _death(worker) from None
     if isinstance(result, _Failure):
-        raise RuntimeError(f"worker {worker.number} failed:\n{result.traceback}")
+        if isinstance(result.error, str):
+            raise RuntimeError(f"worker {worker.number} failed:\n{result.error}")
+        raise result.error
     return result
 
 

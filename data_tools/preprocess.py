@@ -6,51 +6,57 @@ python -m data_tools.preprocess INPUT... --tokenizer M --output PREFIX
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from attnres_train import __version__
-from attnres_train.data.files import Existing
-from attnres_train.data.indexed import IndexedReader, IndexedWriter, PairFacts, idx_path
-from attnres_train.data.manifest import Manifest, SourceFile, check_pair, read_manifest
-from attnres_train.errors import Refused, refuse
-from attnres_train.tokenizer.load import load_tokenizer
-from attnres_train.tokenizer.protocol import Tokenizer
-from attnres_train.tokenizer.words import SPACE_PIECE
+from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
+from attnres_train.data.manifest import Manifest, SourceFile
+from attnres_train.errors import refuse
+from data_tools.assemble import Assembly
+from data_tools.bad_records import BadRecords
 from data_tools.command import (
     Report,
+    add_bad_record_arguments,
+    add_input_arguments,
     add_overwrite_argument,
-    add_text_arguments,
     positive_number,
-    progress,
     run_tool,
     tool_parser,
 )
-from data_tools.inputs import Inputs, describe_sources, find_inputs, same_sources
+from data_tools.encode import ShardEncoder
 from data_tools.pool import WorkerPool, available_cpus
-from data_tools.records import BadRecord, BadRecords, Chunk, parse_chunk, read_chunks
+from data_tools.progress import progress
+from data_tools.sources import SourceDigests
+from data_tools.task import Task, made_already, plan_task
+from data_tools.work import WorkFolder
 
 DESCRIPTION = """\
 Turn text into PREFIX.bin and PREFIX.idx (tokens, the format of Megatron) and PREFIX.json (what they were
 made of).
 
 Documents are stored in the order of the inputs, whatever the number of workers, each followed by the
-tokenizer's end-of-document piece. Documents without text are left out and counted. The three files appear
-together at the end, or not at all. A second run over the same inputs with the same tokenizer and options
-finds the work done.
+tokenizer's end-of-document piece. Documents without text are left out and counted. The files appear together at
+the end, or not at all. A run that was killed goes on where it was: finished shards wait in PREFIX.work. A second
+run over the same inputs with the same tokenizer and options finds the work done.
+
+Many machines can share the work: each runs the same command with its own --part K/N, over the same inputs, and
+`python -m data_tools.merge` joins the parts to what one machine would have made. A `.jsonl` or `.parquet` file is
+worked on by many processes at once; a compressed or `.txt` file by one, so give several.
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = tool_parser("preprocess", DESCRIPTION)
-    add_text_arguments(parser)
-    parser.add_argument("--tokenizer", required=True, metavar="MODEL", help="sentencepiece model file")
+    add_input_arguments(parser)
+    add_bad_record_arguments(parser)
+    parser.add_argument("--tokenizer", required=True, metavar="MODEL", help="sentencepiece model, or tokenizer.json")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the files to write")
     parser.add_argument(
         "--workers",
@@ -65,53 +71,23 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PIECE",
         help="control piece that ends a document (default: the model's own end piece)",
     )
+    parser.add_argument("--part", type=part, metavar="K/N", help="only part K of N, to PREFIX.part-K-of-N")
+    parser.add_argument(
+        "--metadata",
+        action="append",
+        metavar="KEY",
+        help="keep this key of every document, with its file and line, in PREFIX.metadata.jsonl; may be repeated",
+    )
     add_overwrite_argument(parser)
     return parser
 
 
-@dataclass(frozen=True)
-class EncodedChunk:
-    """The documents of a chunk as ids, int32 one after the other, and what was met on the way."""
-
-    tokens: bytes
-    lengths: list[int]
-    bad: list[BadRecord]
-    text_bytes: int
-    blank_documents: int
-    space_sign_characters: int
-    unknown_tokens: int
-    read_bytes: int
-
-
-@dataclass(frozen=True)
-class ChunkEncoder:
-    """The work of one worker: a chunk of records to ids; `eod_id` None appends nothing."""
-
-    tokenizer: Tokenizer
-    text_key: str
-    eod_id: int | None
-
-    def __call__(self, chunk: Chunk) -> EncodedChunk:
-        ids: list[int] = []
-        lengths: list[int] = []
-        bad: list[BadRecord] = []
-        text_bytes = blank = space_signs = 0
-        for record in parse_chunk(chunk, self.text_key):
-            if isinstance(record, BadRecord):
-                bad.append(record)
-            elif record.is_blank:
-                blank += 1
-            else:
-                before = len(ids)
-                ids += self.tokenizer.encode(record.text)
-                if self.eod_id is not None:
-                    ids.append(self.eod_id)
-                lengths.append(len(ids) - before)
-                text_bytes += record.text_bytes
-                space_signs += record.text.count(SPACE_PIECE)
-        tokens = np.array(ids, dtype=np.int32)
-        unknown = int(np.count_nonzero(tokens == self.tokenizer.unk_id)) if self.tokenizer.unk_id is not None else 0
-        return EncodedChunk(tokens.tobytes(), lengths, bad, text_bytes, blank, space_signs, unknown, chunk.read_bytes)
+def part(text: str) -> tuple[int, int]:
+    """An argument type: `K/N` with 1 <= K <= N."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part; write K/N, for example 2/16")
+    return int(found[1]), int(found[2])
 
 
 def preprocess(arguments: argparse.Namespace) -> Report:
@@ -120,85 +96,72 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     Raises Refused for inputs, tokenizer or records that do not do, and for existing outputs of other origin.
     """
     started = time.monotonic()
-    tokenizer = load_tokenizer(arguments.tokenizer, arguments.eod_piece)
-    eod_id = None if arguments.no_eod else _require_eod(tokenizer)
-    inputs = find_inputs(arguments.inputs)
-    options = {"text_key": arguments.text_key, "bad_records": arguments.bad_records}
-    made = None if arguments.overwrite else _made_already(arguments.output, inputs, tokenizer, eod_id, options)
+    task = plan_task(arguments)
+    made = None if arguments.overwrite else made_already(task)
+    folder = WorkFolder(task.prefix, task.recipe)
     if made is not None:
-        return _report("already done", arguments.output, made, inputs, tokenizer)
-    sources = describe_sources(inputs.files)
-    bad = BadRecords(arguments.bad_records, arguments.max_bad)
-    counts = dict.fromkeys(("text_bytes", "blank_documents", "space_sign_characters", "unknown_tokens"), 0)
-    existing: Existing = "replace" if arguments.overwrite else "refuse"
-    encode = ChunkEncoder(tokenizer, arguments.text_key, eod_id)
-    # The pool comes first: workers forked later would hold the output's lock after a kill of this process.
-    with (
-        WorkerPool(encode, arguments.workers) as pool,
-        IndexedWriter(arguments.output, tokenizer.vocab_size, existing) as writer,
-        progress("preprocess", inputs.total_bytes) as advance,
-    ):
-        for encoded in pool.map(read_chunks(inputs.files)):
-            for record in encoded.bad:
-                bad.add(record)
-            writer.add_documents(np.frombuffer(encoded.tokens, np.int32), np.array(encoded.lengths, np.int64))
-            for name in counts:
-                counts[name] += getattr(encoded, name)
-            advance(encoded.read_bytes)
-        facts = writer.finish()
-        _refuse_nothing(arguments.inputs, facts, counts["blank_documents"], bad)
-        _refuse_changed(inputs.files, sources)
-        counts["skipped_records"] = bad.total
-        manifest = _manifest(tokenizer, eod_id, facts, sources, options, counts)
-        writer.publish(manifest.to_json())
-    report = _report("done", arguments.output, manifest, inputs, tokenizer)
+        folder.remove()
+        return _report("already done", task, made)
+    with _what_is_kept(folder, len(task.shards)):
+        manifest, resumed, bad = _make(task, folder, arguments)
     seconds = time.monotonic() - started
     return {
-        **report,
-        "skipped": bad.report(),
+        **_report("done", task, manifest),
+        **bad.report(),
+        "shards": len(task.shards),
+        "shards_resumed": resumed,
         "workers": arguments.workers,
         "seconds": seconds,
-        "megabytes_per_second": counts["text_bytes"] / 1e6 / seconds,
+        "megabytes_per_second": manifest.text_bytes / 1e6 / seconds,
     }
 
 
-def _require_eod(tokenizer: Tokenizer) -> int:
-    if tokenizer.eod_id is None:
-        raise refuse(
-            tokenizer.name,
-            "the model has no end-of-document piece",
-            "name one of its control pieces with --eod-piece PIECE, or pass --no-eod",
-        )
-    return tokenizer.eod_id
+def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, BadRecords]:
+    """Work on the shards that are not finished, and join all; returns also how many were finished before."""
+    metadata_path, skipped_path = Path(f"{task.prefix}.metadata.jsonl"), Path(f"{task.prefix}.skipped.jsonl")
+    most_bad = BadRecords(arguments.bad_records, arguments.max_bad).most_allowed
+    encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder)
+    keys = [folder.key(shard) for shard in task.shards]
+    known = {key: facts for key in keys if (facts := folder.facts(key)) is not None}
+    left = [shard for shard, key in zip(task.shards, keys, strict=True) if key not in known]
+    total, todo = (sum(shard.bytes for shard in shards) for shards in (task.shards, left))
+    with (
+        progress("preprocess", total, total - todo) as tell,
+        # The pool comes first: workers forked later would hold the output's lock after a kill of this process.
+        WorkerPool(encode, min(arguments.workers, max(1, len(left))), tell) as pool,
+        IndexedWriter(
+            task.prefix,
+            task.tokenizer.vocab_size,
+            "replace" if arguments.overwrite else "refuse",
+            (metadata_path, skipped_path),
+        ) as writer,
+        SourceDigests(task.files_to_digest) as digests,
+    ):
+        folder.open()
+        bad = BadRecords(arguments.bad_records, arguments.max_bad, lambda: writer.open_extra(skipped_path))
+        metadata = writer.open_extra(metadata_path) if task.reading.metadata_keys else None
+        assembly = Assembly(folder, writer, bad, metadata)
+        results = pool.map(left)
+        for shard, key in zip(task.shards, keys, strict=True):
+            assembly.add(shard, key, known[key] if key in known else next(results))
+        facts = writer.finish()
+        _refuse_nothing(arguments.inputs, facts, assembly.counts["blank_documents"], bad)
+        manifest = _manifest(task, facts, digests.describe(task.files), dict(assembly.counts), bad.total)
+        writer.publish(manifest.to_json())
+    folder.remove()
+    return manifest, len(known), bad
 
 
-def _made_already(
-    prefix: str, inputs: Inputs, tokenizer: Tokenizer, eod_id: int | None, options: dict[str, Any]
-) -> Manifest | None:
-    """The manifest of a whole pair that was made of the same inputs in the same way; None without a pair.
-
-    Raises Refused for a whole pair of other origin, naming the differences.
-    """
-    if not idx_path(prefix).exists():
-        return None
+@contextmanager
+def _what_is_kept(folder: WorkFolder, total: int) -> Iterator[None]:
+    """Says after a failure what a second run will not have to do again."""
     try:
-        manifest, reader = read_manifest(prefix), IndexedReader(prefix)
-        if manifest is None:
-            return None
-        check_pair(manifest, reader)
-    except Refused:
-        # A damaged pair is not done; whether it may be replaced is for the writer to say.
-        return None
-    differences = {
-        "tokenizer": manifest.tokenizer_fingerprint != tokenizer.fingerprint,
-        "end-of-document piece": manifest.eod_id != eod_id,
-        "options": manifest.options != options,
-        "inputs": not same_sources(inputs.files, manifest.sources),
-    }
-    if any(differences.values()):
-        what = f"exists, made with other {', '.join(name for name, differs in differences.items() if differs)}"
-        raise refuse(prefix, what, "pass --overwrite to replace it, or name another output")
-    return manifest
+        yield
+    except BaseException:
+        folder.remove_if_empty()
+        if kept := folder.finished_shards():
+            print(f"{kept} of {total} shards are finished and kept in {folder.path} for the next run", file=sys.stderr)
+        raise
 
 
 def _refuse_nothing(inputs: Sequence[str], facts: PairFacts, blank: int, bad: BadRecords) -> None:
@@ -210,48 +173,40 @@ def _refuse_nothing(inputs: Sequence[str], facts: PairFacts, blank: int, bad: Ba
         )
 
 
-def _refuse_changed(files: Sequence[Path], sources: Sequence[SourceFile]) -> None:
-    for path, source in zip(files, sources, strict=True):
-        if (path.stat().st_size, path.stat().st_mtime_ns) != (source.bytes, source.modified_ns):
-            raise refuse(str(path), "changed while it was read", "run again when it is complete")
-
-
 def _manifest(
-    tokenizer: Tokenizer,
-    eod_id: int | None,
-    facts: PairFacts,
-    sources: tuple[SourceFile, ...],
-    options: dict[str, Any],
-    counts: dict[str, int],
+    task: Task, facts: PairFacts, sources: tuple[SourceFile, ...], counts: dict[str, int], skipped: int
 ) -> Manifest:
+    names = ("blank_documents", "space_sign_characters", "unknown_tokens", "cut_words")
     return Manifest(
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        vocabulary_size=tokenizer.vocab_size,
-        eod_id=eod_id,
-        text_bytes=counts["text_bytes"],
+        tokenizer_fingerprint=task.tokenizer.fingerprint,
+        vocabulary_size=task.tokenizer.vocab_size,
+        eod_id=task.eod_id,
+        text_bytes=counts.get("text_bytes", 0),
         sources=sources,
-        options=options,
-        counts={name: count for name, count in counts.items() if name != "text_bytes"},
+        options=task.options,
+        counts={name: counts.get(name, 0) for name in names} | {"skipped_records": skipped},
+        part=task.part,
         tool_version=__version__,
         **asdict(facts),
     )
 
 
-def _report(status: str, prefix: str, manifest: Manifest, inputs: Inputs, tokenizer: Tokenizer) -> Report:
+def _report(status: str, task: Task, manifest: Manifest) -> dict[str, Any]:
     return {
         "status": status,
-        "output": prefix,
+        "output": task.prefix,
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "text_bytes": manifest.text_bytes,
+        "bytes_per_token": manifest.text_bytes / max(1, manifest.tokens),
         "token_type": manifest.token_type,
         "largest_id": manifest.largest_id,
         "eod_id": manifest.eod_id,
         "vocabulary_size": manifest.vocabulary_size,
         "tokenizer_fingerprint": manifest.tokenizer_fingerprint,
-        "tokenizer_keeps_text": tokenizer.keeps_text,
+        "tokenizer_keeps_text": task.tokenizer.keeps_text,
         **manifest.counts,
-        "ignored_files": [str(path) for path in inputs.ignored],
+        "ignored_files": [str(path) for path in task.inputs.ignored],
     }
 
 

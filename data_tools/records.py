@@ -1,191 +1,232 @@
-"""Files to documents, and the records that are none.
+"""Pieces of files to documents, and the records that are none.
 
-A `.jsonl` file holds one JSON object a line, its text under one key; a `.txt` file is one document.
+A `.jsonl` file holds one JSON object a line and a `.parquet` file one row a document, the text under one key or
+several; a `.txt` file is one document.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import json
-import lzma
-import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, NamedTuple
 
-from attnres_train.errors import refuse
+from data_tools.inputs import compression_of, kind_of
+from data_tools.pieces import Piece
+from data_tools.streams import DamagedStream, TooLong, open_stream, read_lines, skip_line
 
-CHUNK_RECORDS = 32
-CHUNK_BYTES = 1 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-MOST_LISTED = 1000
-"""Bad records listed one by one in a report; of more, only the number is kept."""
+UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Some records that follow each other in one file, as they were read.
+class Reading:
+    """How records become documents.
 
-    `first_line` is the number of the first line, from 1; None where the one record is the whole file.
-    `read_bytes` were read from disk meanwhile, compressed where the file is.
+    The texts under `text_keys` are joined by `joiner`. A record beyond `longest_bytes` is a bad one, so that
+    memory is bounded.
     """
 
-    path: str
-    first_line: int | None
-    records: list[bytes]
-    read_bytes: int
+    text_keys: tuple[str, ...] = ("text",)
+    metadata_keys: tuple[str, ...] = ()
+    """What else is read where that has to be said beforehand: columns of a `.parquet` file."""
+    joiner: str = "\n\n"
+    longest_bytes: int = 8 * MIB
 
 
-@dataclass(frozen=True)
-class Document:
-    """One record as read, its text ("" for a blank line), and the size of the text in UTF-8."""
+class Document(NamedTuple):
+    """One record as read: `number` counts lines or rows of the piece from 1."""
 
-    raw: bytes
+    number: int
     text: str
+    """"" for a blank line"""
     text_bytes: int
+    """in UTF-8"""
+    raw: bytes
+    """the line; empty for other kinds"""
+    fields: dict[str, Any]
+    """the whole JSON object, or the row"""
 
     @property
     def is_blank(self) -> bool:
         return not self.text or self.text.isspace()
 
 
-@dataclass(frozen=True)
-class BadRecord:
-    """Where a record could not be read, and why; `line` counts from 1, None for a whole file."""
+class BadRecord(NamedTuple):
+    """A record that could not be read: `number` as in Document, None for the whole file."""
 
-    file: str
-    line: int | None
+    number: int | None
+    kind: str
+    """The reason in a word or two, to count by."""
     reason: str
 
-    @property
-    def place(self) -> str:
-        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+class BadRecordError(ValueError):
+    """Why the record at hand is no document."""
+
+    def __init__(self, kind: str, reason: str):
+        super().__init__(reason)
+        self.kind = kind
 
 
-def holds_lines(path: Path) -> bool:
-    """Whether each line of the file is a record (.jsonl), rather than the whole file one."""
-    return ".jsonl" in path.suffixes[-2:]
+Advance = Callable[[int], None]
+"""Told how many more bytes were read from disk."""
 
 
-def read_chunks(files: Iterable[Path]) -> Iterator[Chunk]:
-    """The records of `files` in order, in chunks of at least one.
+def read_documents(piece: Piece, reading: Reading, advance: Advance | None = None) -> Iterator[Document | BadRecord]:
+    """The records of `piece` in order: each a document, or why it is none.
 
-    A chunk ends at CHUNK_RECORDS records or CHUNK_BYTES, so memory is bounded by that and the largest record.
-
-    Raises Refused for a file that cannot be read, or is cut short or damaged inside its compression.
+    A file that is damaged ends with a bad record of kind "unreadable"; the documents before it were yielded.
     """
-    for path in files:
+    read = {".jsonl": _read_lines, ".txt": _read_whole, ".parquet": _read_rows}[kind_of(piece.path)]
+    tell = advance or (lambda amount: None)
+    number: int | None = None
+    try:
+        for record in read(piece, reading, tell):
+            number = record.number
+            yield record
+    except DamagedStream as error:
+        reason = f"cannot be read to its end: {error}"
+        yield BadRecord(None if number is None else number + 1, "unreadable", reason)
+
+
+def _read_lines(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
+    with open_stream(piece.path) as (disk, stream):
+        if piece.start:
+            # The line that a piece begins inside belongs to the piece before.
+            stream.seek(piece.start - 1)
+            skip_line(stream)
+        position = reported = disk.tell()
+        plain = stream is disk
+        if plain and piece.end is not None and position >= piece.end:
+            return
+        for number, line in enumerate(read_lines(stream, reading.longest_bytes), start=1):
+            yield _line_record(number, line, reading)
+            position = position + (line.bytes if isinstance(line, TooLong) else len(line)) if plain else disk.tell()
+            if position != reported:
+                advance(position - reported)
+                reported = position
+            if plain and piece.end is not None and position >= piece.end:
+                return
+
+
+def _line_record(number: int, line: bytes | TooLong, reading: Reading) -> Document | BadRecord:
+    try:
+        if isinstance(line, TooLong):
+            raise _too_large(line.bytes, reading)
+        content = line.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
+        if not content.strip():
+            return Document(number, "", 0, line, {})
+        fields = _json_object(content)
+        text, size = _join(fields, reading)
+        return Document(number, text, size, line, fields)
+    except BadRecordError as error:
+        return BadRecord(number, error.kind, str(error))
+
+
+def _read_whole(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
+    with open_stream(piece.path) as (disk, stream):
+        data = stream.read(reading.longest_bytes + 1)
         try:
-            with open(path, "rb") as disk, _decompressed(disk, path) as content:
-                if holds_lines(path):
-                    yield from _line_chunks(path, disk, content)
-                else:
-                    yield Chunk(str(path), None, [content.read().removeprefix(BYTE_ORDER_MARK)], disk.tell())
-        except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-            raise refuse(str(path), f"cannot be read to its end: {error}", "copy the file again") from error
+            if len(data) > reading.longest_bytes:
+                raise _too_large(_size(stream, disk, piece.path), reading)
+            text = _decode(data.removeprefix(BYTE_ORDER_MARK))
+            yield Document(1, text, len(data.removeprefix(BYTE_ORDER_MARK)), b"", {})
+        except BadRecordError as error:
+            yield BadRecord(None, error.kind, str(error))
+        advance(piece.path.stat().st_size)
 
 
-def _decompressed(disk: IO[bytes], path: Path) -> IO[bytes]:
-    match path.suffix:
-        case ".gz":
-            return gzip.open(disk)  # type: ignore[return-value]
-        case ".xz":
-            return lzma.open(disk)
-        case ".bz2":
-            return bz2.open(disk)
-        case _:
-            return disk
+def _size(stream: BinaryIO, disk: BinaryIO, path: Path) -> int | None:
+    return path.stat().st_size if stream is disk else None
 
 
-def _line_chunks(path: Path, disk: IO[bytes], content: IO[bytes]) -> Iterator[Chunk]:
-    first_line, lines, size, reported = 1, [], 0, 0
-    for number, line in enumerate(content, start=1):
-        lines.append(line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line)
-        size += len(line)
-        if len(lines) == CHUNK_RECORDS or size >= CHUNK_BYTES:
-            position = disk.tell()
-            yield Chunk(str(path), first_line, lines, position - reported)
-            first_line, lines, size, reported = number + 1, [], 0, position
-    if lines:
-        yield Chunk(str(path), first_line, lines, disk.tell() - reported)
+def _read_rows(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
+    from data_tools.parquet import read_rows
 
-
-def parse_chunk(chunk: Chunk, text_key: str) -> Iterator[Document | BadRecord]:
-    """The document of each record of `chunk`, in order, or why it is none."""
-    for index, record in enumerate(chunk.records):
+    for number, row in enumerate(read_rows(piece, reading.text_keys, reading.metadata_keys, advance), start=1):
         try:
-            text = _line_text(record, text_key) if chunk.first_line is not None else _decode(record)
-            yield Document(record, text, _utf8_size(text))
-        except ValueError as error:
-            line = None if chunk.first_line is None else chunk.first_line + index
-            yield BadRecord(chunk.path, line, str(error))
+            size = sum(len(row[key] or b"") for key in reading.text_keys)
+            if size > reading.longest_bytes:
+                raise _too_large(size, reading)
+            fields = row | {key: None if row[key] is None else _decode(row[key]) for key in reading.text_keys}
+            text, size = _join(fields, reading)
+            yield Document(number, text, size, b"", fields)
+        except BadRecordError as error:
+            yield BadRecord(number, error.kind, str(error))
+
+
+def _too_large(size: int | None, reading: Reading) -> BadRecordError:
+    holds = "holds more than" if size is None else f"holds {size / MIB:,.1f} MiB, more than"
+    limit = reading.longest_bytes / MIB
+    return BadRecordError("too large", f"{holds} the {limit:g} MiB that one record may have (--longest-mib)")
 
 
 def _decode(data: bytes) -> str:
+    if data.startswith(UTF_16_MARKS):
+        what = "not UTF-8 but UTF-16, by its byte order mark: convert it, say with `iconv -f UTF-16 -t UTF-8`"
+        raise BadRecordError("not UTF-8", what)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from None
+        raise BadRecordError("not UTF-8", f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from None
 
 
-def _line_text(line: bytes, text_key: str) -> str:
-    content = _decode(line).rstrip("\r\n")
-    if not content.strip():
-        return ""
+def _json_object(line: bytes) -> dict[str, Any]:
+    content = _decode(line)
     try:
-        record: Any = json.loads(content)
+        record: Any = json.loads(content, object_pairs_hook=_without_duplicates)
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")
-        raise ValueError(f"not JSON: {what} at column {error.colno}") from None
+        raise BadRecordError("not JSON", f"not JSON: {what} at column {error.colno}") from None
     except RecursionError:
-        raise ValueError("not usable JSON: nested too deeply") from None
+        raise BadRecordError("not JSON", "not usable JSON: nested too deeply") from None
+    except BadRecordError:
+        raise
+    except ValueError as error:
+        # Python refuses to read integers of thousands of digits.
+        raise BadRecordError("not JSON", f"not usable JSON: {error}") from None
     if not isinstance(record, dict):
-        raise ValueError(f"not a JSON object but a {type(record).__name__}")
-    if text_key not in record:
-        keys = ", ".join(sorted(record)[:10]) or "none"
-        raise ValueError(f"has no key {text_key!r} (its keys: {keys})")
-    text = record[text_key]
-    if not isinstance(text, str):
-        raise ValueError(f"the value of {text_key!r} is no string but a {type(text).__name__}")
-    return text
+        raise BadRecordError("not an object", f"not a JSON object but a {type(record).__name__}")
+    return record
 
 
-def _utf8_size(text: str) -> int:
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a key that comes twice JSON readers keep one text and lose the other without a word."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise BadRecordError("key twice", f"has the key {twice!r} more than once")
+    return record
+
+
+def _join(fields: dict[str, Any], reading: Reading) -> tuple[str, int]:
+    """The text of a record and its size in UTF-8."""
+    for key in reading.text_keys:
+        if key not in fields:
+            keys = ", ".join(sorted(fields)[:10]) or "none"
+            raise BadRecordError("no text", f"has no key {key!r} (its keys: {keys})")
+        if not isinstance(fields[key], str):
+            raise BadRecordError("no text", f"the value of {key!r} is no string but {_json_kind(fields[key])}")
+    # Parts without text would only leave joiners behind.
+    texts = [fields[key] for key in reading.text_keys]
+    text = texts[0] if len(texts) == 1 else reading.joiner.join(filter(None, texts))
     try:
-        return len(text.encode("utf-8"))
+        return text, len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        raise ValueError(f"not Unicode text: lone surrogate U+{code:04X} at character {error.start}") from None
+        what = f"not Unicode text: lone surrogate U+{code:04X} at character {error.start}"
+        raise BadRecordError("lone surrogate", what) from None
 
 
-@dataclass
-class BadRecords:
-    """The bad records of a run, and the policy on them.
+def _json_kind(value: object) -> str:
+    kinds = {type(None): "null", bool: "true or false", dict: "an object", list: "a list"}
+    return kinds.get(type(value), "a number")
 
-    `stop` refuses the first; `skip` counts them, and refuses the first beyond `max_bad` where that is given.
-    """
 
-    policy: str
-    max_bad: int | None
-    total: int = 0
-    listed: list[BadRecord] = field(default_factory=list)
-
-    def add(self, bad: BadRecord) -> None:
-        """Count one more bad record, in the order of the input.
-
-        Raises Refused as the policy says.
-        """
-        self.total += 1
-        if self.policy == "stop":
-            raise refuse(bad.place, bad.reason, "mend the record, or pass --bad-records skip")
-        if self.max_bad is not None and self.total > self.max_bad:
-            what = f"{bad.reason}; this is bad record {self.total}, --max-bad allows {self.max_bad}"
-            raise refuse(bad.place, what, "mend the records, or raise --max-bad")
-        if len(self.listed) < MOST_LISTED:
-            self.listed.append(bad)
-
-    def report(self) -> list[dict[str, Any]]:
-        """The listed bad records, for a report."""
-        return [asdict(bad) for bad in self.listed]
+def is_plain_lines(path: Path) -> bool:
+    """Whether the file can be cut at any line: an uncompressed `.jsonl`."""
+    return kind_of(path) == ".jsonl" and not compression_of(path)

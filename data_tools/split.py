@@ -1,27 +1,40 @@
-"""The documents of a file into a training and a validation file.
+"""Documents into a training and a validation file.
 
-python -m data_tools.split FILE.jsonl --train A.jsonl --valid B.jsonl --valid-fraction F --seed S
+python -m data_tools.split INPUT... --train A.jsonl --valid B.jsonl --valid-fraction F --seed S
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
-from data_tools.command import Report, add_overwrite_argument, progress, run_tool, tool_parser, whole_number
+from data_tools.bad_records import BadRecords, documents_of
+from data_tools.command import (
+    Report,
+    add_bad_record_arguments,
+    add_input_arguments,
+    add_overwrite_argument,
+    reading_of,
+    run_tool,
+    tool_parser,
+    whole_number,
+)
 from data_tools.inputs import find_inputs
-from data_tools.records import BadRecord, BadRecords, holds_lines, parse_chunk, read_chunks
+from data_tools.progress import progress
+from data_tools.records import BYTE_ORDER_MARK, Document
 
 DESCRIPTION = """\
-Divide the documents of a .jsonl file into a training and a validation file, line by line as they are.
+Divide documents into a training and a validation file, one JSON object a line: lines of .jsonl files as they are,
+other documents as {"text": ...} with what else is kept of a row.
 
 Where a document goes depends on its text and the seed alone: documents with the same text stay together, and
-the order of the file, or other documents in it, do not matter. So the share of the validation file is F on
+the order of the inputs, or other documents in them, do not matter. So the share of the validation file is F on
 average. Both files appear together, or neither. A second run that would write the same files leaves them as
 they are.
 """
@@ -29,14 +42,14 @@ they are.
 
 def build_parser() -> argparse.ArgumentParser:
     parser = tool_parser("split", DESCRIPTION)
-    parser.add_argument("input", metavar="FILE", help="a .jsonl file, plain or .gz, .xz, .bz2")
+    add_input_arguments(parser)
+    add_bad_record_arguments(parser)
     parser.add_argument("--train", required=True, metavar="A.jsonl", help="training file to write")
     parser.add_argument("--valid", required=True, metavar="B.jsonl", help="validation file to write")
     parser.add_argument(
         "--valid-fraction", type=fraction, required=True, metavar="F", help="share for validation, 0 < F < 1"
     )
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="default: 1")
-    parser.add_argument("--text-key", default="text", help="key of the text in a JSON object (default: text)")
     add_overwrite_argument(parser)
     return parser
 
@@ -61,30 +74,25 @@ def is_for_validation(text: str, seed: int, valid_fraction: float) -> bool:
 def split(arguments: argparse.Namespace) -> Report:
     """Write both files.
 
-    Raises Refused for bad records, for a side that would get no document, and for existing other outputs.
+    Raises Refused for bad records as the policy says, for a side that would get no document, and for existing other
+    outputs.
     """
-    inputs = find_inputs([arguments.input])
+    inputs = find_inputs(arguments.inputs)
     outputs = [Path(arguments.train), Path(arguments.valid)]
-    if len(inputs.files) != 1 or not holds_lines(inputs.files[0]):
-        raise refuse(arguments.input, "is not one .jsonl file", "name one .jsonl file")
-    if len({path.resolve() for path in (*outputs, inputs.files[0])}) != 3:
-        raise refuse("--train, --valid", "input and outputs are not three different files", "name others")
-    bad = BadRecords("stop", None)
-    documents = [0, 0]
+    if len({path.resolve() for path in (*outputs, *inputs.files)}) != 2 + len(inputs.files):
+        raise refuse("--train, --valid", "they are the same file, or one of the inputs", "name others")
+    bad = BadRecords(arguments.bad_records, arguments.max_bad)
     with (
         Publication(outputs, "replace" if arguments.overwrite else "compare") as publication,
-        progress("split", inputs.total_bytes) as advance,
+        progress("split", inputs.total_bytes) as tell,
     ):
         files = [publication.open(path) for path in outputs]
-        for chunk in read_chunks(inputs.files):
-            for record in parse_chunk(chunk, arguments.text_key):
-                if isinstance(record, BadRecord):
-                    bad.add(record)
-                elif record.raw.strip():
-                    side = int(is_for_validation(record.text, arguments.seed, arguments.valid_fraction))
-                    files[side].write(record.raw.rstrip(b"\r\n") + b"\n")
-                    documents[side] += 1
-            advance(chunk.read_bytes)
+        documents = [0, 0]
+        for document in documents_of(inputs.files, reading_of(arguments), bad, tell):
+            if document.raw.strip() or document.text:
+                side = int(is_for_validation(document.text, arguments.seed, arguments.valid_fraction))
+                files[side].write(_line(document))
+                documents[side] += 1
         if 0 in documents:
             counts = f"{documents[0]} documents for training, {documents[1]} for validation"
             raise refuse("--valid-fraction", f"gives {counts}", "choose another fraction or --seed")
@@ -95,7 +103,17 @@ def split(arguments: argparse.Namespace) -> Report:
         "valid": arguments.valid,
         "train_documents": documents[0],
         "valid_documents": documents[1],
+        **bad.report(),
+        "ignored_files": [str(path) for path in inputs.ignored],
     }
+
+
+def _line(document: Document) -> bytes:
+    """The document as a line: its own, where it has one."""
+    if document.raw:
+        return document.raw.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n") + b"\n"
+    fields = document.fields or {"text": document.text}
+    return json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,17 +15,20 @@ from attnres_train.data.files import Publication
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from attnres_train.tokenizer.words import SPACE_PIECE
+from data_tools.bad_records import BadRecords, documents_of
 from data_tools.command import (
     Report,
+    add_bad_record_arguments,
+    add_input_arguments,
     add_overwrite_argument,
-    add_text_arguments,
     positive_number,
-    progress,
+    reading_of,
     run_tool,
     tool_parser,
 )
 from data_tools.inputs import Inputs, find_inputs
-from data_tools.records import BadRecord, BadRecords, parse_chunk, read_chunks
+from data_tools.progress import progress
+from data_tools.records import Reading
 
 DESCRIPTION = """\
 Train a sentencepiece model whose text comes back exactly as it went in: nothing is normalised, spaces, tabs
@@ -40,7 +43,8 @@ options give the same model. The whole text is held in memory, several times its
 
 def build_parser() -> argparse.ArgumentParser:
     parser = tool_parser("train_tokenizer", DESCRIPTION)
-    add_text_arguments(parser)
+    add_input_arguments(parser)
+    add_bad_record_arguments(parser)
     parser.add_argument("--output", required=True, metavar="FILE", help="model file to write")
     parser.add_argument(
         "--vocab-size",
@@ -76,26 +80,22 @@ def coverage(text: str) -> float:
 class TextStream:
     """The texts of all documents, counted as they pass."""
 
-    def __init__(self, inputs: Inputs, text_key: str, bad: BadRecords):
+    def __init__(self, inputs: Inputs, reading: Reading, bad: BadRecords):
         self._inputs = inputs
-        self._text_key = text_key
+        self._reading = reading
         self.bad = bad
         self.documents = self.blank_documents = self.text_bytes = self.space_sign_characters = 0
 
     def __iter__(self) -> Iterator[str]:
-        with progress("read", self._inputs.total_bytes) as advance:
-            for chunk in read_chunks(self._inputs.files):
-                for record in parse_chunk(chunk, self._text_key):
-                    if isinstance(record, BadRecord):
-                        self.bad.add(record)
-                    elif record.is_blank:
-                        self.blank_documents += 1
-                    else:
-                        self.documents += 1
-                        self.text_bytes += record.text_bytes
-                        self.space_sign_characters += record.text.count(SPACE_PIECE)
-                        yield record.text
-                advance(chunk.read_bytes)
+        with progress("read", self._inputs.total_bytes) as tell:
+            for document in documents_of(self._inputs.files, self._reading, self.bad, tell):
+                if document.is_blank:
+                    self.blank_documents += 1
+                else:
+                    self.documents += 1
+                    self.text_bytes += document.text_bytes
+                    self.space_sign_characters += document.text.count(SPACE_PIECE)
+                    yield document.text
 
 
 def train_tokenizer(arguments: argparse.Namespace) -> Report:
@@ -112,7 +112,7 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         character_coverage=arguments.character_coverage,
         split_digits=arguments.split_digits,
     )
-    texts = TextStream(inputs, arguments.text_key, BadRecords(arguments.bad_records, arguments.max_bad))
+    texts = TextStream(inputs, reading_of(arguments), BadRecords(arguments.bad_records, arguments.max_bad))
     with Publication([output], "replace" if arguments.overwrite else "refuse") as publication:
         model = train_model(texts, options)
         publication.open(output).write(model)
@@ -131,8 +131,7 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         "text_bytes": texts.text_bytes,
         "blank_documents": texts.blank_documents,
         "space_sign_characters": texts.space_sign_characters,
-        "skipped_records": texts.bad.total,
-        "skipped": texts.bad.report(),
+        **texts.bad.report(),
         "ignored_files": [str(path) for path in inputs.ignored],
         "seconds": time.monotonic() - started,
     }

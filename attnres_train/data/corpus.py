@@ -111,7 +111,7 @@ def _check_tokenizer(prefix: str, manifest: Manifest, vocabulary_size: int, fing
     if fingerprint is not None and fingerprint != manifest.tokenizer_fingerprint:
         stored = f"made with tokenizer {manifest.tokenizer_fingerprint} ({manifest.vocabulary_size} pieces)"
         problems.append(Problem(key, f"{stored}, this run has {fingerprint} ({vocabulary_size} pieces)", remedy))
-    if manifest.largest_id >= vocabulary_size:
+    if manifest.largest_id is not None and manifest.largest_id >= vocabulary_size:
         what = f"the largest id {manifest.largest_id} is not below the vocabulary size {vocabulary_size}"
         problems.append(Problem(key, what, remedy))
     if problems:

@@ -107,8 +107,8 @@ def _same_bytes(path: Path) -> bool:
 
 
 def _open_exclusively(path: Path) -> BinaryIO:
-    # Append mode, because truncating before the lock is held would empty another writer's file.
-    file = open(path, "ab")
+    # Not mode "w": truncating before the lock is held would empty another writer's file.
+    file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Between open and lock the other writer may have published: then this is the finished file.

@@ -1,4 +1,4 @@
-"""Reader and writer of a `.bin/.idx` pair, the token file format of Megatron.
+"""The `.bin/.idx` pair, the token file format of Megatron, and its reader.
 
 PREFIX.bin holds the tokens of all documents one after the other. PREFIX.idx, all numbers little-endian:
 
@@ -12,24 +12,18 @@ PREFIX.bin holds the tokens of all documents one after the other. PREFIX.idx, al
     8 n      where each document starts in the .bin, in bytes, int64
     8 (n+1)  document bounds, int64: 0, 1, ..., n
 
-The format allows documents of several sequences (bounds that skip); the reader takes them, the writer makes
-one sequence a document. The reader checks at open that both files are whole and belong together.
+The format allows documents of several sequences (bounds that skip); the reader takes them. It checks at open that
+both files are whole and belong together. The writer is in indexed_writer.py.
 """
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from array import array
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from attnres_train.data.files import Existing, Publication
 from attnres_train.errors import Refused, refuse
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -77,117 +71,6 @@ def sidecar_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.json")
 
 
-@dataclass(frozen=True)
-class PairFacts:
-    """What a finished pair holds."""
-
-    token_type: str
-    documents: int
-    tokens: int
-    largest_id: int
-    bin_bytes: int
-    bin_sha256: str
-    idx_sha256: str
-
-
-class IndexedWriter:
-    """Writes a pair, with its manifest, so that it appears whole or not at all; to be used in a `with` block.
-
-    Call `add_documents`, then `finish`, then `publish`. The `.idx` is renamed last: a pair that has one is
-    complete. Memory grows by 4 bytes a document.
-
-    Raises Refused for ids outside the vocabulary, and for existing files as `existing` says.
-    """
-
-    def __init__(self, prefix: str | Path, vocabulary_size: int, existing: Existing = "refuse"):
-        self.prefix = prefix
-        self.vocabulary_size = vocabulary_size
-        self.type = token_type(vocabulary_size)
-        self.largest_id = -1
-        self.num_tokens = 0
-        self._lengths = array("i")
-        paths = [bin_path(prefix), sidecar_path(prefix), idx_path(prefix)]
-        self._publication = Publication(paths, existing)
-        self._bin = self._publication.open(bin_path(prefix))
-        self._bin_digest = hashlib.sha256()
-
-    def __enter__(self) -> IndexedWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._publication.discard()
-
-    def add_documents(self, tokens: Tokens, lengths: npt.NDArray[np.int64]) -> None:
-        """Append `len(lengths)` documents, whose tokens lie one after the other in `tokens`."""
-        if int(lengths.sum()) != tokens.size:
-            raise ValueError(f"lengths sum to {int(lengths.sum())}, tokens are {tokens.size}")
-        if lengths.size and int(lengths.max()) > np.iinfo(LENGTH_TYPE).max:
-            raise self._refuse(int(lengths.argmax()), f"has {int(lengths.max())} tokens, the format holds 2^31 - 1")
-        outside = np.flatnonzero((tokens < 0) | (tokens >= self.vocabulary_size))
-        if outside.size:
-            document = int(np.searchsorted(lengths.cumsum(), outside[0], side="right"))
-            what = f"holds id {int(tokens[outside[0]])}, not below the vocabulary size {self.vocabulary_size}"
-            raise self._refuse(document, what)
-        data = tokens.astype(self.type).tobytes()
-        self._bin.write(data)
-        self._bin_digest.update(data)
-        self._lengths.extend(lengths.tolist())
-        self.num_tokens += tokens.size
-        if tokens.size:
-            self.largest_id = max(self.largest_id, int(tokens.max()))
-
-    def finish(self) -> PairFacts:
-        """Write the index aside; no documents can be added after."""
-        lengths = np.frombuffer(self._lengths, dtype=np.intc)
-        return PairFacts(
-            token_type=self.type.name,
-            documents=lengths.size,
-            tokens=self.num_tokens,
-            largest_id=self.largest_id,
-            bin_bytes=self.num_tokens * self.type.itemsize,
-            bin_sha256=self._bin_digest.hexdigest(),
-            idx_sha256=_write_index(self._publication.open(idx_path(self.prefix)), lengths, self.type),
-        )
-
-    def publish(self, sidecar: bytes | None = None) -> None:
-        """Publish the pair, with `sidecar` as its manifest; without one, an old manifest goes."""
-        if sidecar is not None:
-            self._publication.open(sidecar_path(self.prefix)).write(sidecar)
-        self._publication.commit()
-
-    def _refuse(self, document: int, what: str) -> Refused:
-        number = len(self._lengths) + document
-        return refuse(f"{self.prefix}: document {number}", what, "use the tokenizer whose vocabulary size was given")
-
-
-def _write_index(file: BinaryIO, lengths: npt.NDArray[np.intc], dtype: np.dtype[np.integer]) -> str:
-    """Write an index of one sequence a document; returns its SHA-256."""
-    digest = hashlib.sha256()
-
-    def write(data: bytes) -> None:
-        file.write(data)
-        digest.update(data)
-
-    count = lengths.size
-    code = next(code for code, known in TOKEN_TYPES.items() if known == dtype)
-    write(HEADER.pack(MAGIC, VERSION, code, count, count + 1))
-    for start in range(0, count, BLOCK):
-        write(lengths[start : start + BLOCK].astype(LENGTH_TYPE).tobytes())
-    offset = 0
-    for start in range(0, count, BLOCK):
-        ends = offset + lengths[start : start + BLOCK].astype(OFFSET_TYPE).cumsum() * dtype.itemsize
-        write(np.concatenate(([offset], ends[:-1])).astype(OFFSET_TYPE).tobytes())
-        offset = int(ends[-1])
-    for start in range(0, count + 1, BLOCK):
-        write(np.arange(start, min(start + BLOCK, count + 1), dtype=OFFSET_TYPE).tobytes())
-    return digest.hexdigest()
-
-
 class IndexedReader:
     """A pair, memory mapped: nothing is read but what is asked for.
 
@@ -228,6 +111,12 @@ class IndexedReader:
             return np.empty(0, np.int64)
         count = int(self.lengths[first:last].sum(dtype=np.int64))
         return self.window(int(self._offsets[first]) // self.type.itemsize, count)
+
+    def document_lengths(self, start: int, count: int) -> npt.NDArray[np.int64]:
+        """The tokens of each of `count` documents from `start` on."""
+        bounds = self.bounds[start : start + count + 1].astype(np.int64)
+        ends = np.concatenate(([0], self.lengths[int(bounds[0]) : int(bounds[-1])].cumsum(dtype=np.int64)))
+        return np.diff(ends[bounds - bounds[0]])
 
     def _check(self) -> None:
         expected, found = self.num_tokens * self.type.itemsize, bin_path(self.prefix).stat().st_size

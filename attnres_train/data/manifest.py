@@ -12,17 +12,32 @@ from pydantic.dataclasses import dataclass
 from attnres_train.data.indexed import IndexedReader, sidecar_path
 from attnres_train.errors import refuse
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
+KNOWN_VERSIONS = (1, 2)
+"""Version 1 had no parts and no pieces of sources; it is read as what it says."""
+
+
+Options = dict[str, str | int | bool | list[str] | None]
+"""The settings of the tool that the tokens depend on."""
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class SourceFile:
-    """One input file, as it was when it was read."""
+    """One input file, as it was when it was read; `sha256` is None where another part of the work has it."""
 
     path: str
     bytes: int
     modified_ns: int
-    sha256: str
+    sha256: str | None
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class Part:
+    """Which part of a corpus the pair is: `number` (from 1) of `of`, cut by the plan with this fingerprint."""
+
+    number: int
+    of: int
+    plan: str
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
@@ -32,7 +47,7 @@ class Manifest:
     tokenizer_fingerprint: str
     vocabulary_size: int
     eod_id: int | None
-    largest_id: int
+    largest_id: int | None
     token_type: str
     documents: int
     tokens: int
@@ -41,8 +56,9 @@ class Manifest:
     bin_sha256: str
     idx_sha256: str
     sources: tuple[SourceFile, ...]
-    options: dict[str, str | int | bool | None]
+    options: Options
     counts: dict[str, int] = field(default_factory=dict)
+    part: Part | None = None
     tool_version: str
     version: int = MANIFEST_VERSION
 
@@ -65,8 +81,9 @@ def read_manifest(prefix: str | Path) -> Manifest | None:
         version = json.loads(data)["version"]
     except (ValueError, TypeError, KeyError):
         raise refuse(str(path), "is no manifest of a token pair", remedy) from None
-    if version != MANIFEST_VERSION:
-        raise refuse(str(path), f"has manifest version {version}, known is {MANIFEST_VERSION}", remedy)
+    if version not in KNOWN_VERSIONS:
+        known = " and ".join(map(str, KNOWN_VERSIONS))
+        raise refuse(str(path), f"has manifest version {version}, known are {known}", remedy)
     try:
         return TypeAdapter(Manifest).validate_json(data)
     except ValidationError as error:

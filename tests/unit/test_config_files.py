@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnres_train.config.files import check_files
-from attnres_train.data.indexed import IndexedWriter
+from attnres_train.data.indexed_writer import IndexedWriter
 from tests.unit.config_files import flags, small
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attnres_train.data.corpus import Corpus, TrainingData, ValidationData
-from attnres_train.data.indexed import IndexedWriter
+from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.manifest import Manifest
 from attnres_train.errors import Refused
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_train.data.indexed import IndexedReader, IndexedWriter, bin_path, idx_path, token_type
+from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, token_type
+from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [0, 0]]
@@ -78,6 +79,7 @@ def test_the_facts_of_a_pair_are_those_of_its_files(tmp_path: Path) -> None:
 
 def test_a_long_index_written_and_checked_in_blocks_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnres_train.data.indexed.BLOCK", 7)
+    monkeypatch.setattr("attnres_train.data.indexed_writer.BLOCK", 7)
     lengths = np.arange(50) % 5
     with IndexedWriter(tmp_path / "c", 1000) as writer:
         writer.add_documents(np.arange(lengths.sum()), lengths)

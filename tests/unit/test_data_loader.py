@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnres_train.data.corpus import TrainingData, ValidationData
-from attnres_train.data.indexed import IndexedWriter
+from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.loader import PADDING_ID, Batch, BatchLoader, validation_batches
 
 T = 8

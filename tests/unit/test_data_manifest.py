@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_train.data.indexed import IndexedReader, IndexedWriter
+from attnres_train.data.indexed import IndexedReader
+from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.manifest import Manifest, SourceFile, check_pair, read_manifest
 from attnres_train.errors import Refused
 

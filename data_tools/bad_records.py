@@ -1,0 +1,105 @@
+"""The policy on bad records, and the account of those that were skipped."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from attnres_train.errors import Refused, refuse
+from data_tools.pieces import Piece
+from data_tools.progress import Tell
+from data_tools.records import BadRecord, Document, Reading, read_documents
+
+MOST_LISTED = 1000
+"""Bad records listed one by one in a report; of more, only the number is kept."""
+
+
+@dataclass(frozen=True)
+class SkippedRecord:
+    """Where a record could not be read, and why; `line` (or row) counts from 1, None for a whole file."""
+
+    file: str
+    line: int | None
+    kind: str
+    reason: str
+
+    @property
+    def place(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+class BadRecords:
+    """Applies the policy: `stop` refuses the first; `skip` allows any number, or `max_bad`, and counts them.
+
+    `open_listing`, where given, is called at the first one; the file gets every one as a line of JSON.
+    """
+
+    def __init__(self, policy: str, max_bad: int | None, open_listing: Callable[[], BinaryIO] | None = None):
+        self.policy = policy
+        self.max_bad = max_bad
+        self._open_listing = open_listing
+        self._listing: BinaryIO | None = None
+        self.by_kind: Counter[str] = Counter()
+        self.listed: list[SkippedRecord] = []
+
+    @property
+    def total(self) -> int:
+        return self.by_kind.total()
+
+    @property
+    def most_allowed(self) -> int | None:
+        """How many bad records do not end the work; None for any number."""
+        return 0 if self.policy == "stop" else self.max_bad
+
+    def add(self, bad: SkippedRecord) -> None:
+        """Count one more bad record, in the order of the input.
+
+        Raises Refused as the policy says.
+        """
+        self.by_kind[bad.kind] += 1
+        if self.most_allowed is not None and self.total > self.most_allowed:
+            raise self._refuse(bad)
+        if len(self.listed) < MOST_LISTED:
+            self.listed.append(bad)
+        if self._listing is None and self._open_listing is not None:
+            self._listing = self._open_listing()
+        if self._listing is not None:
+            self._listing.write(json.dumps(asdict(bad)).encode() + b"\n")
+
+    def _refuse(self, bad: SkippedRecord) -> Refused:
+        if self.policy == "stop":
+            return refuse(bad.place, bad.reason, "mend the record, or pass --bad-records skip")
+        what = f"{bad.reason}; this is bad record {self.total}, --max-bad allows {self.max_bad}"
+        return refuse(bad.place, what, "mend the records, or raise --max-bad")
+
+    def report(self) -> dict[str, object]:
+        """For a report: how many, by reason, and the first of them one by one."""
+        return {
+            "skipped_records": self.total,
+            "skipped_by_reason": [{"reason": kind, "records": count} for kind, count in self.by_kind.most_common()],
+            "skipped": [asdict(bad) for bad in self.listed],
+        }
+
+
+def documents_of(
+    files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell | None = None
+) -> Iterator[Document]:
+    """The documents of whole `files`, one after the other in this process, blank ones too; bad records go to `bad`."""
+    read_bytes = 0
+
+    def advance(amount: int) -> None:
+        nonlocal read_bytes
+        read_bytes += amount
+        if tell is not None:
+            tell(read_bytes, 0)
+
+    for path in files:
+        for record in read_documents(Piece(path, None, None, 0), reading, advance):
+            if isinstance(record, BadRecord):
+                bad.add(SkippedRecord(str(path), *record))
+            else:
+                yield record

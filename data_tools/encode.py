@@ -1,0 +1,156 @@
+"""The work of one process on one shard: documents to tokens, in the work folder."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+
+from attnres_train.data.indexed_writer import pack_documents
+from attnres_train.errors import refuse
+from attnres_train.tokenizer.protocol import Tokenizer
+from data_tools.pieces import Piece, Shard
+from data_tools.pool import Advance
+from data_tools.records import BadRecord, Document, Reading, read_documents
+from data_tools.work import CONTENTS, ShardFacts, WorkFolder
+
+BATCH_BYTES = 4 << 20
+"""Text encoded at once: enough for words to repeat, little enough to hold."""
+SPACE_SIGN = "\u2581"
+
+
+@dataclass(frozen=True)
+class ShardEncoder:
+    """Shards to finished shards in `folder`; `eod_id` None appends nothing.
+
+    Work on a shard ends early at the first bad record beyond `most_bad` of them (None: any number is allowed).
+    """
+
+    tokenizer: Tokenizer
+    reading: Reading
+    eod_id: int | None
+    most_bad: int | None
+    folder: WorkFolder
+
+    def __call__(self, shard: Shard, advance: Advance) -> ShardFacts:
+        key = self.folder.key(shard)
+        with ExitStack() as stack:
+            files = {c: stack.enter_context(open(self.folder.aside(key, c), "wb")) for c in CONTENTS}
+            work = _ShardWork(self, files, advance)
+            facts = work.run(shard)
+        if self.folder.key(shard) != key:
+            names = ", ".join(str(piece.path) for piece in shard.pieces[:3])
+            raise refuse(names, "changed while it was read", "run again when it is complete")
+        if facts.is_whole:
+            self.folder.finish(key, facts)
+        else:
+            # Its skipped records are still asked for.
+            self.folder.aside(key, "skipped").replace(self.folder.file(key, "skipped"))
+            for content in set(CONTENTS) - {"skipped"}:
+                self.folder.aside(key, content).unlink()
+        return facts
+
+
+class _ShardWork:
+    """What is held and counted while one shard is worked on."""
+
+    def __init__(self, encoder: ShardEncoder, files: dict[str, BinaryIO], advance: Advance):
+        self.encoder = encoder
+        self.files = files
+        self.advance = advance
+        self.place = 0
+        self.counts: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
+        self.documents = self.tokens = self.crc = 0
+        self.largest_id: int | None = None
+
+    def run(self, shard: Shard) -> ShardFacts:
+        numbers: list[int] = []
+        for self.place, piece in enumerate(shard.pieces):
+            numbers.append(0)
+            for batch in self._batches(piece):
+                numbers[-1] = batch[-1].number or numbers[-1]
+                self._encode(piece, [record for record in batch if isinstance(record, Document)])
+            if self._is_over():
+                break
+        return ShardFacts(
+            documents=self.documents,
+            tokens=self.tokens,
+            largest_id=self.largest_id,
+            bin_crc32=self.crc,
+            counts=dict(self.counts),
+            skipped=dict(self.skipped),
+            piece_records=tuple(numbers),
+            is_whole=not self._is_over(),
+        )
+
+    def _is_over(self) -> bool:
+        return self.encoder.most_bad is not None and self.skipped.total() > self.encoder.most_bad
+
+    def _batches(self, piece: Piece) -> Iterator[list[Document | BadRecord]]:
+        """Records of `piece` in batches of some BATCH_BYTES of text, up to the one that is a bad record too many."""
+        batch: list[Document | BadRecord] = []
+        size = 0
+        for record in read_documents(piece, self.encoder.reading, self.advance):
+            batch.append(record)
+            if isinstance(record, BadRecord):
+                self._skip(record)
+                if self._is_over():
+                    break
+            else:
+                size += record.text_bytes
+            if size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _skip(self, bad: BadRecord) -> None:
+        self.skipped[bad.kind] += 1
+        number = "" if bad.number is None else str(bad.number)
+        reason = " ".join(bad.reason.split())
+        self.files["skipped"].write(f"{self.place}\t{number}\t{bad.kind}\t{reason}\n".encode(errors="backslashreplace"))
+
+    def _encode(self, piece: Piece, records: list[Document]) -> None:
+        documents = [document for document in records if not document.is_blank]
+        self.counts["blank_documents"] += len(records) - len(documents)
+        if not documents:
+            return
+        tokenizer, eod_id = self.encoder.tokenizer, self.encoder.eod_id
+        ids, lengths, cut_words = tokenizer.encode_many([document.text for document in documents])
+        if eod_id is not None:
+            if np.any(ids == eod_id):
+                what = f"its text gives id {eod_id}, which ends documents"
+                raise refuse(str(piece.path), what, "name another piece with --eod-piece")
+            ids = np.insert(ids, lengths.cumsum(), eod_id)
+            lengths = lengths + 1
+        packed = pack_documents(ids, lengths, tokenizer.vocab_size)
+        self.files["bin"].write(packed.data)
+        self.files["lengths"].write(packed.lengths.tobytes())
+        self.crc = zlib.crc32(packed.data, self.crc)
+        self.documents += len(documents)
+        self.tokens += ids.size
+        if packed.largest_id is not None:
+            self.largest_id = max(self.largest_id or 0, packed.largest_id)
+        self.counts["text_bytes"] += sum(document.text_bytes for document in documents)
+        self.counts["space_sign_characters"] += sum(document.text.count(SPACE_SIGN) for document in documents)
+        self.counts["cut_words"] += cut_words
+        if tokenizer.unk_id is not None:
+            self.counts["unknown_tokens"] += int(np.count_nonzero(ids == tokenizer.unk_id))
+        self._write_metadata(documents)
+        self.advance(0, ids.size)
+
+    def _write_metadata(self, documents: list[Document]) -> None:
+        keys = self.encoder.reading.metadata_keys
+        if not keys:
+            return
+        for document in documents:
+            kept = {key: document.fields.get(key) for key in keys}
+            rest = json.dumps(kept, ensure_ascii=True, default=str)
+            self.files["metadata"].write(f"{self.place}\t{document.number}\t{rest}\n".encode())

@@ -1,0 +1,231 @@
+"""Several pairs to one, in order.
+
+python -m data_tools.merge PREFIX... --output PREFIX
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from attnres_train import __version__
+from attnres_train.data.indexed import BLOCK, LENGTH_TYPE, IndexedReader, bin_path
+from attnres_train.data.indexed_writer import NO_LENGTHS, IndexedWriter, Packed, PairFacts
+from attnres_train.data.manifest import Manifest, SourceFile, check_pair, read_manifest
+from attnres_train.errors import Problem, Refused, refuse
+from data_tools.command import Report, add_overwrite_argument, run_tool, tool_parser
+from data_tools.progress import progress
+
+DESCRIPTION = """\
+Join pairs to one, documents in order. The parts that `preprocess --part` made are put in the order of their
+numbers, all of them must be there, and the result is what one run without parts would have made, byte for byte.
+Other pairs are joined in the order given; they must have been made with one tokenizer. Checksums are compared
+while the tokens are copied. Pairs of other tools, without manifests, can be joined among each other.
+"""
+
+COPY_BYTES = 8 << 20
+LISTS = ("metadata", "skipped")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A pair that is joined; `manifest` None for one of another tool."""
+
+    prefix: str
+    reader: IndexedReader
+    manifest: Manifest | None
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = tool_parser("merge", DESCRIPTION)
+    parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="a pair's path without .bin or .idx")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the files to write")
+    add_overwrite_argument(parser)
+    return parser
+
+
+def merge(arguments: argparse.Namespace) -> Report:
+    """Write the joined pair.
+
+    Raises Refused for pairs that are damaged or do not belong together, all problems at once, and for existing
+    outputs.
+    """
+    pairs = _in_order(_open(arguments.prefixes))
+    first = pairs[0]
+    vocabulary_size = first.manifest.vocabulary_size if first.manifest else int(np.iinfo(first.reader.type).max) + 1
+    outputs = {content: Path(f"{arguments.output}.{content}.jsonl") for content in LISTS}
+    total = sum(pair.reader.num_tokens * pair.reader.type.itemsize for pair in pairs)
+    with (
+        progress("merge", total) as tell,
+        IndexedWriter(
+            arguments.output,
+            vocabulary_size,
+            "replace" if arguments.overwrite else "refuse",
+            tuple(outputs.values()),
+            first.reader.type,
+        ) as writer,
+    ):
+        copied = 0
+        for pair in pairs:
+            copied += _append(writer, pair)
+            tell(copied, 0)
+        for content, path in outputs.items():
+            _join_lists(writer, path, [Path(f"{pair.prefix}.{content}.jsonl") for pair in pairs])
+        facts = writer.finish()
+        manifest = _manifest([pair.manifest for pair in pairs if pair.manifest], facts)
+        writer.publish(manifest.to_json() if manifest else None)
+    return {
+        "status": "done",
+        "output": arguments.output,
+        "pairs": [pair.prefix for pair in pairs],
+        "documents": facts.documents,
+        "tokens": facts.tokens,
+        "manifest": "written" if manifest else "none, as the pairs have none",
+    }
+
+
+def _open(prefixes: Sequence[str]) -> list[Pair]:
+    """The pairs, each whole. Raises Refused for all that are not."""
+    pairs: list[Pair] = []
+    problems: list[Problem] = []
+    for prefix in prefixes:
+        try:
+            # A shell pattern for the parts finds their files.
+            prefix = prefix.removesuffix(".idx")
+            if prefix.endswith((".bin", ".json", ".jsonl")):
+                continue
+            reader, manifest = IndexedReader(prefix), read_manifest(prefix)
+            if manifest is not None:
+                check_pair(manifest, reader)
+            pairs.append(Pair(prefix, reader, manifest))
+        except Refused as refused:
+            problems.extend(refused.problems)
+    twice = [pair.prefix for pair in pairs if [other.prefix for other in pairs].count(pair.prefix) > 1]
+    problems += [Problem(prefix, "is given twice", "name each pair once") for prefix in dict.fromkeys(twice)]
+    if not pairs and not problems:
+        problems = [Problem(", ".join(prefixes), "names no pair", "give prefixes, or the .idx files")]
+    if problems:
+        raise Refused(problems)
+    return pairs
+
+
+def _in_order(pairs: list[Pair]) -> list[Pair]:
+    """The pairs in the order in which they are joined. Raises Refused where they do not belong together."""
+    first = pairs[0]
+    problems = []
+    for pair in pairs[1:]:
+        for name, theirs, ours in _differences(pair, first):
+            what = f"has {name} {theirs}, {first.prefix} has {ours}"
+            problems.append(Problem(pair.prefix, what, "join pairs that were made with one tokenizer in one way"))
+    parts = [pair.manifest.part for pair in pairs if pair.manifest and pair.manifest.part]
+    if problems:
+        raise Refused(problems)
+    if not parts:
+        return pairs
+    of, numbers = parts[0].of, [part.number for part in parts]
+    missing = sorted(set(range(1, of + 1)) - set(numbers))
+    if missing or len(parts) < len(pairs) or len(set(numbers)) < len(numbers):
+        named = ", ".join(map(str, missing)) or "none"
+        what = f"are parts {', '.join(map(str, sorted(numbers)))} of {of}, missing: {named}; each part is wanted once"
+        raise refuse(", ".join(pair.prefix for pair in pairs), what, "make the missing parts, or name all of them")
+    return [pair for _, pair in sorted(zip(numbers, pairs, strict=True), key=lambda numbered: numbered[0])]
+
+
+def _differences(pair: Pair, first: Pair) -> list[tuple[str, object, object]]:
+    if pair.manifest is None or first.manifest is None:
+        either = ("manifest", "none" if pair.manifest is None else "one", "none" if first.manifest is None else "one")
+        found: list[tuple[str, object, object]] = [] if pair.manifest is first.manifest else [either]
+        types = ("token type", pair.reader.type.name, first.reader.type.name)
+        return found + ([types] if types[1] != types[2] else [])
+    theirs, ours = pair.manifest, first.manifest
+    plans = (theirs.part and (theirs.part.plan, theirs.part.of), ours.part and (ours.part.plan, ours.part.of))
+    facts = [
+        ("tokenizer", theirs.tokenizer_fingerprint, ours.tokenizer_fingerprint),
+        ("end-of-document id", theirs.eod_id, ours.eod_id),
+        ("token type", theirs.token_type, ours.token_type),
+        ("plan of the parts", *plans),
+        *([("options", theirs.options, ours.options)] if any(plans) else []),
+    ]
+    return [(name, their, our) for name, their, our in facts if their != our]
+
+
+def _append(writer: IndexedWriter, pair: Pair) -> int:
+    """Copy the tokens, compare their checksum on the way, then the lengths; returns the bytes."""
+    digest = hashlib.sha256()
+    size = 0
+    with open(bin_path(pair.prefix), "rb") as tokens:
+        while block := tokens.read(COPY_BYTES):
+            writer.add_packed(Packed(block, NO_LENGTHS, None))
+            digest.update(block)
+            size += len(block)
+    if pair.manifest is not None and digest.hexdigest() != pair.manifest.bin_sha256:
+        what = f"has SHA-256 {digest.hexdigest()}, the manifest says {pair.manifest.bin_sha256}"
+        raise refuse(str(bin_path(pair.prefix)), what, "copy the pair again, or make it again")
+    largest = pair.manifest.largest_id if pair.manifest else None
+    for start in range(0, pair.reader.num_documents, BLOCK):
+        lengths = pair.reader.document_lengths(start, min(BLOCK, pair.reader.num_documents - start))
+        writer.add_packed(Packed(b"", lengths.astype(LENGTH_TYPE), largest))
+    return size
+
+
+def _join_lists(writer: IndexedWriter, output: Path, lists: list[Path]) -> None:
+    found = [path for path in lists if path.exists()]
+    if found:
+        joined = writer.open_extra(output)
+        for path in found:
+            with open(path, "rb") as file:
+                shutil.copyfileobj(file, joined)
+
+
+def _manifest(manifests: list[Manifest], facts: PairFacts) -> Manifest | None:
+    if not manifests:
+        return None
+    counts: Counter[str] = Counter()
+    for manifest in manifests:
+        counts.update(manifest.counts)
+    first = manifests[0]
+    same_options = all(manifest.options == first.options for manifest in manifests)
+    return replace(
+        first,
+        **asdict(facts),
+        text_bytes=sum(manifest.text_bytes for manifest in manifests),
+        sources=_sources(manifests),
+        options=first.options if same_options else {"merged_pairs": len(manifests)},
+        counts=dict(counts),
+        part=None,
+        tool_version=__version__,
+    )
+
+
+def _sources(manifests: list[Manifest]) -> tuple[SourceFile, ...]:
+    """All sources in order; a file that two parts share is one, with the checksum that one of them took."""
+    sources: list[SourceFile] = []
+    for manifest in manifests:
+        for number, source in enumerate(manifest.sources):
+            last = sources[-1] if sources else None
+            shared = number == 0 and manifest.part is not None and last is not None
+            if (
+                shared
+                and last is not None
+                and (Path(last.path).name, last.bytes) == (Path(source.path).name, source.bytes)
+            ):
+                sources[-1] = replace(last, sha256=last.sha256 or source.sha256)
+            else:
+                sources.append(source)
+    return tuple(sources)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_tool(build_parser(), merge, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What one run of `preprocess` has to do, known before the first document is read."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from attnres_train.data.indexed import IndexedReader, idx_path
+from attnres_train.data.manifest import Manifest, Options, Part, check_pair, read_manifest
+from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.protocol import Tokenizer
+from data_tools.command import reading_of
+from data_tools.inputs import Inputs, find_inputs
+from data_tools.pieces import Shard, part_of, plan_shards
+from data_tools.records import Reading
+from data_tools.sources import cuttable, same_sources
+
+
+@dataclass(frozen=True)
+class Task:
+    """The shards to make and join, and everything that their bytes depend on."""
+
+    prefix: str
+    tokenizer: Tokenizer
+    eod_id: int | None
+    inputs: Inputs
+    files: tuple[Path, ...]
+    """The inputs that this part touches."""
+    shards: tuple[Shard, ...]
+    part: Part | None
+    reading: Reading
+    options: Options
+
+    @property
+    def recipe(self) -> dict[str, object]:
+        """What the bytes of a shard depend on, besides the inputs."""
+        tokenizer = self.tokenizer.fingerprint
+        return {"tokenizer": tokenizer, "eod_id": self.eod_id, "reading": asdict(self.reading)}
+
+    @property
+    def files_to_digest(self) -> list[Path]:
+        """Those whose first piece is in this part: a file that several parts read is hashed by one."""
+        return [piece.path for shard in self.shards for piece in shard.pieces if not piece.start]
+
+
+def plan_task(arguments: argparse.Namespace) -> Task:
+    """The task that the command line asks for.
+
+    Raises Refused for a tokenizer or inputs that do not do, and for a part that would hold nothing.
+    """
+    tokenizer = load_tokenizer(arguments.tokenizer, arguments.eod_piece)
+    eod_id = None if arguments.no_eod else _require_eod(tokenizer)
+    reading = reading_of(arguments)
+    inputs = find_inputs(arguments.inputs)
+    shards = plan_shards([cuttable(path) for path in inputs.files])
+    prefix, part_made = arguments.output, None
+    if arguments.part is not None:
+        number, of = arguments.part
+        part_made = Part(number=number, of=of, plan=_fingerprint(inputs, shards))
+        shards = part_of(shards, number, of)
+        prefix = f"{prefix}.part-{number:0{len(str(of))}}-of-{of}"
+    return Task(
+        prefix=prefix,
+        tokenizer=tokenizer,
+        eod_id=eod_id,
+        inputs=inputs,
+        files=tuple(dict.fromkeys(piece.path for shard in shards for piece in shard.pieces)),
+        shards=tuple(shards),
+        part=part_made,
+        reading=reading,
+        options={
+            "text_keys": list(reading.text_keys),
+            "joiner": reading.joiner if len(reading.text_keys) > 1 else None,
+            "longest_mib": arguments.longest_mib,
+            "metadata": list(reading.metadata_keys),
+            "bad_records": arguments.bad_records,
+        },
+    )
+
+
+def _fingerprint(inputs: Inputs, shards: Sequence[Shard]) -> str:
+    """Equal on machines that cut the same inputs the same way; folders may differ."""
+    cuts = [(piece.path.name, piece.start, piece.end, piece.bytes) for shard in shards for piece in shard.pieces]
+    return hashlib.sha256(repr((len(inputs.files), cuts)).encode()).hexdigest()
+
+
+def _require_eod(tokenizer: Tokenizer) -> int:
+    if tokenizer.eod_id is None:
+        raise refuse(
+            tokenizer.name,
+            "the model has no end-of-document piece",
+            "name one of its control pieces with --eod-piece PIECE, or pass --no-eod",
+        )
+    return tokenizer.eod_id
+
+
+def made_already(task: Task) -> Manifest | None:
+    """The manifest of a whole pair that was made of the same inputs in the same way; None without a pair.
+
+    Raises Refused for a whole pair of other origin, naming the differences.
+    """
+    if not idx_path(task.prefix).exists():
+        return None
+    try:
+        manifest, reader = read_manifest(task.prefix), IndexedReader(task.prefix)
+        if manifest is None:
+            return None
+        check_pair(manifest, reader)
+    except Refused:
+        # A damaged pair is not done; whether it may be replaced is for the writer to say.
+        return None
+    differences = {
+        "tokenizer": manifest.tokenizer_fingerprint != task.tokenizer.fingerprint,
+        "end-of-document piece": manifest.eod_id != task.eod_id,
+        "options": manifest.options != task.options,
+        "part": manifest.part != task.part,
+        "inputs": not same_sources(task.files, manifest.sources),
+    }
+    if any(differences.values()):
+        what = f"exists, made with other {', '.join(name for name, differs in differences.items() if differs)}"
+        raise refuse(task.prefix, what, "pass --overwrite to replace it, or name another output")
+    return manifest

@@ -1,0 +1,245 @@
+"""Prove that a pair is whole and says what its sources say.
+
+python -m data_tools.verify PREFIX [--tokenizer M [--text]]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from attnres_train.data.files import sha256_of_file
+from attnres_train.data.indexed import BLOCK, IndexedReader, bin_path, idx_path
+from attnres_train.data.manifest import Manifest, check_pair, read_manifest
+from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.protocol import Tokenizer
+from data_tools.bad_records import BadRecords, documents_of
+from data_tools.command import MIB, Report, positive_number, run_tool, tool_parser
+from data_tools.encode import SPACE_SIGN
+from data_tools.pool import Advance, WorkerPool, available_cpus
+from data_tools.progress import Tell, progress
+from data_tools.records import Reading
+from data_tools.sources import same_sources
+
+DESCRIPTION = """\
+Read every byte of PREFIX.bin and PREFIX.idx and hold them against PREFIX.json: checksums, counts, the largest id,
+and one end-of-document piece in each document, at its end. With --text the sources are read again as well, and the
+text of every stored document is compared with that of its source, so that nothing was lost, repeated or invented.
+Documents with the character U+2581, which sentencepiece gives back as a space, are counted and compared so.
+
+Exit code 2 where anything differs, with what and where.
+"""
+
+BATCH_BYTES = 1 << 20
+MOST_TOLD = 20
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = tool_parser("verify", DESCRIPTION)
+    parser.add_argument("prefix", metavar="PREFIX", help="the pair's path without .bin or .idx")
+    parser.add_argument("--tokenizer", metavar="MODEL", help="the tokenizer that the pair was made with")
+    parser.add_argument("--text", action="store_true", help="compare every document with its source")
+    parser.add_argument(
+        "--sources",
+        nargs="+",
+        metavar="FILE",
+        help="where the sources are now, in the order of the manifest (default: where they were)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=positive_number,
+        default=available_cpus(),
+        metavar="N",
+        help="processes that decode (default: one a CPU)",
+    )
+    return parser
+
+
+def verify(arguments: argparse.Namespace) -> Report:
+    """Compare everything.
+
+    Raises Refused, naming what differs, for a pair that is not what its manifest or its sources say.
+    """
+    reader = IndexedReader(arguments.prefix)
+    manifest = read_manifest(arguments.prefix)
+    if manifest is None:
+        raise refuse(arguments.prefix, "has no manifest to compare with", "only `inspect` can look at such a pair")
+    check_pair(manifest, reader)
+    tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
+    if tokenizer and tokenizer.fingerprint != manifest.tokenizer_fingerprint:
+        what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {manifest.tokenizer_fingerprint}"
+        raise refuse(arguments.tokenizer, what, "give the tokenizer that the pair was made with")
+    _check_checksums(arguments.prefix, manifest)
+    _check_tokens(reader, manifest)
+    report: Report = {"prefix": arguments.prefix, "documents": reader.num_documents, "tokens": reader.num_tokens}
+    report |= {"checksums": "as written", "end_of_document": "none" if manifest.eod_id is None else "one a document"}
+    if arguments.text:
+        report |= _check_text(arguments, reader, manifest, tokenizer)
+    return report
+
+
+def _check_checksums(prefix: str, manifest: Manifest) -> None:
+    for path, stored in ((bin_path(prefix), manifest.bin_sha256), (idx_path(prefix), manifest.idx_sha256)):
+        if (found := sha256_of_file(path)) != stored:
+            raise refuse(str(path), f"has SHA-256 {found}, the manifest says {stored}", "copy the pair again")
+
+
+def _check_tokens(reader: IndexedReader, manifest: Manifest) -> None:
+    """Ids in the vocabulary, the largest as said, and the end-of-document id where it belongs."""
+    largest: int | None = None
+    for start, lengths, tokens in _blocks(reader):
+        if not tokens.size:
+            continue
+        highest = int(tokens.max())
+        largest = highest if largest is None else max(largest, highest)
+        if manifest.eod_id is not None:
+            ends = lengths.cumsum()
+            counts = np.diff(np.concatenate(([0], np.cumsum(tokens == manifest.eod_id)))[np.concatenate(([0], ends))])
+            last = tokens[np.maximum(ends - 1, 0)]
+            wrong = np.flatnonzero((counts != 1) | (last != manifest.eod_id) | (lengths == 0))
+            if wrong.size:
+                number = start + int(wrong[0])
+                what = f"has {int(counts[wrong[0]])} end-of-document ids, or not at its end"
+                raise refuse(f"{reader.prefix}: document {number}", what, "make the pair again")
+    if largest != manifest.largest_id:
+        what = f"the largest id is {largest}, the manifest says {manifest.largest_id}"
+        raise refuse(str(reader.prefix), what, "make the pair again")
+
+
+def _blocks(reader: IndexedReader) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Some documents at a time: the number of the first, their lengths, their tokens."""
+    first_token = 0
+    for outer in range(0, reader.num_documents, BLOCK):
+        lengths = reader.document_lengths(outer, min(BLOCK, reader.num_documents - outer))
+        start = 0
+        while start < len(lengths):
+            ends = lengths[start:].cumsum()
+            count = max(1, int(np.searchsorted(ends, BLOCK, side="right")))
+            size = int(ends[count - 1])
+            yield outer + start, lengths[start : start + count], reader.window(first_token, size)
+            first_token += size
+            start += count
+
+
+def _check_text(
+    arguments: argparse.Namespace, reader: IndexedReader, manifest: Manifest, tokenizer: Tokenizer | None
+) -> Report:
+    if tokenizer is None:
+        raise refuse("--text", "needs the tokenizer to decode with", "pass --tokenizer MODEL")
+    if manifest.part is not None or "merged_pairs" in manifest.options:
+        what = "is a part, or was joined from pairs that were read in different ways"
+        raise refuse(arguments.prefix, what, "verify the pairs it was made of, or merge all parts first")
+    files = [Path(name) for name in arguments.sources or [source.path for source in manifest.sources]]
+    missing = [str(path) for path in files if not path.is_file()]
+    if missing:
+        raise Refused([Problem(name, "a source is missing", "name the sources with --sources") for name in missing])
+    if not same_sources(files, manifest.sources):
+        raise refuse("sources", "are not those that the pair was made of", "name the right ones with --sources")
+    compare = TextCompare(reader, tokenizer, manifest.eod_id is not None)
+    bad = BadRecords("skip", None)
+    total = Counter[str]()
+    different: list[int] = []
+    with (
+        progress("verify", sum(path.stat().st_size for path in files)) as tell,
+        WorkerPool(compare, arguments.workers) as pool,
+    ):
+        for result in pool.map(_batches(files, _reading(manifest), bad, tell)):
+            total.update(documents=result.documents, with_space_sign=result.with_space_sign)
+            different += result.different
+    if total["documents"] != reader.num_documents:
+        what = f"the sources hold {total['documents']} documents, the pair {reader.num_documents}"
+        raise refuse(arguments.prefix, what, "make the pair again")
+    if different:
+        numbers = ", ".join(map(str, different[:MOST_TOLD]))
+        what = f"the text of {len(different)} documents is not that of the source: documents {numbers}"
+        raise refuse(
+            arguments.prefix, what, "make the pair again with a tokenizer that keeps text, if it has to be kept"
+        )
+    return {
+        "text": "every document says what its source says",
+        "documents_with_u2581": total["with_space_sign"],
+        "skipped_records": bad.total,
+    }
+
+
+def _reading(manifest: Manifest) -> Reading:
+    options = manifest.options
+    # Version 1 of the manifest had one key, under another name.
+    keys = options.get("text_keys") or [options.get("text_key", "text")]
+    longest, joiner = options.get("longest_mib"), options.get("joiner")
+    return Reading(
+        tuple(map(str, keys)) if isinstance(keys, list) else ("text",),
+        joiner=joiner if isinstance(joiner, str) else "\n\n",
+        longest_bytes=longest * MIB if isinstance(longest, int) else Reading().longest_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class TextBatch:
+    """Texts of consecutive documents, the first of which is number `first` of the pair."""
+
+    first: int
+    texts: list[str]
+
+
+def _batches(files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell) -> Iterator[TextBatch]:
+    texts: list[str] = []
+    size = first = 0
+    for document in documents_of(files, reading, bad, tell):
+        if document.is_blank:
+            continue
+        texts.append(document.text)
+        size += document.text_bytes
+        if size >= BATCH_BYTES:
+            yield TextBatch(first, texts)
+            first, texts, size = first + len(texts), [], 0
+    if texts:
+        yield TextBatch(first, texts)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a batch showed; `different` are numbers of documents."""
+
+    documents: int
+    with_space_sign: int
+    different: list[int]
+
+
+@dataclass(frozen=True)
+class TextCompare:
+    """The work of one process: stored documents, decoded, against texts."""
+
+    reader: IndexedReader
+    tokenizer: Tokenizer
+    has_eod: bool
+
+    def __call__(self, batch: TextBatch, advance: Advance) -> Compared:
+        different = []
+        with_sign = 0
+        for number, text in enumerate(batch.texts, start=batch.first):
+            if number >= self.reader.num_documents:
+                # The counts will be told to differ.
+                continue
+            ids = self.reader.document(number).tolist()
+            wanted = text.replace(SPACE_SIGN, " ")
+            with_sign += wanted != text
+            found = self.tokenizer.decode(ids[:-1] if self.has_eod else ids)
+            if found not in (text, wanted):
+                different.append(number)
+        return Compared(len(batch.texts), with_sign, different)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_tool(build_parser(), verify, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
