@@ -110,9 +110,11 @@ def run_tool(
     parser: argparse.ArgumentParser,
     tool: Callable[[argparse.Namespace], Report],
     argv: Sequence[str] | None,
+    show: Callable[[Report], Iterator[str]] | None = None,
 ) -> int:
-    """Parse `argv`, run `tool`, print its report; returns the exit code."""
-    arguments = parser.parse_args(argv)
+    """Parse `argv`, run `tool`, print its report, with `show` where people read it; returns the exit code."""
+    # Intermixed, because inputs may come before and after options.
+    arguments = parser.parse_intermixed_args(argv)
     # A polite kill unwinds like Ctrl-C, so that files written aside are removed.
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -130,7 +132,7 @@ def run_tool(
         return ExitCode.FAILED
     finally:
         signal.signal(signal.SIGTERM, previous)
-    print(json.dumps(report, ensure_ascii=False) if arguments.json else "\n".join(report_lines(report)))
+    print(json.dumps(report, ensure_ascii=False) if arguments.json else "\n".join((show or report_lines)(report)))
     return ExitCode.DONE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -60,7 +60,7 @@ class ShardEncoder:
 class _ShardWork:
     """What is held and counted while one shard is worked on."""
 
-    def __init__(self, encoder: ShardEncoder, files: dict[str, BinaryIO], advance: Advance):
+    def __init__(self, encoder: ShardEncoder, files: Mapping[str, BinaryIO], advance: Advance):
         self.encoder = encoder
         self.files = files
         self.advance = advance

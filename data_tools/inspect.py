@@ -1,43 +1,53 @@
 """What a pair holds.
 
-python -m data_tools.inspect PREFIX [--documents K] [--tokenizer M]
+python -m data_tools.inspect PREFIX [--documents K [--from I]] [--tokenizer M] [--statistics]
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import IndexedReader, bin_path, idx_path
+from attnres_train.data.indexed import IndexedReader
 from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.errors import refuse
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer
-from data_tools.command import Report, run_tool, tool_parser, whole_number
+from data_tools.command import Report, report_lines, run_tool, tool_parser, whole_number
+from data_tools.statistics import (
+    LengthBin,
+    histogram_lines,
+    length_histogram,
+    token_statistics,
+    unigram_entropy_nats,
+)
 
 DESCRIPTION = """\
 Check that PREFIX.bin and PREFIX.idx are whole and belong together, and say what they hold: from the pair
-itself, and from its manifest PREFIX.json where it has one. With --documents the first documents are shown, as
-text where a tokenizer is given. With --verify every byte is read and compared with the manifest's checksums.
-With --entropy every token is read for the unigram entropy: the loss of the best model without context, and so
-the first bar for a trained one.
-"""
+itself, with a picture of how long its documents are, and from its manifest PREFIX.json where it has one. With
+--documents some documents are shown, as text where a tokenizer is given.
 
-ENTROPY_PART_TOKENS = 1 << 20
+With --statistics every token is read: how many pieces of the vocabulary occur, how many documents repeat an
+earlier one, and the unigram entropy, which is the loss of the best model without context and so the first bar
+for a trained one. `python -m data_tools.verify` compares every byte with the manifest.
+"""
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = tool_parser("inspect", DESCRIPTION)
     parser.add_argument("prefix", metavar="PREFIX", help="the pair's path without .bin or .idx")
-    parser.add_argument("--documents", type=whole_number, default=0, metavar="K", help="show the first K documents")
-    parser.add_argument("--tokenizer", metavar="MODEL", help="sentencepiece model, to show text instead of ids")
-    parser.add_argument("--verify", action="store_true", help="compare the files with the manifest's checksums")
-    parser.add_argument("--entropy", action="store_true", help="give the unigram entropy in nats a token")
+    parser.add_argument("--documents", type=whole_number, default=0, metavar="K", help="show K documents")
+    parser.add_argument("--from", dest="first", type=whole_number, default=0, metavar="I", help="the first one shown")
+    parser.add_argument("--tokenizer", metavar="MODEL", help="the pair's tokenizer, to show text instead of ids")
+    parser.add_argument("--statistics", action="store_true", help="read every token")
+    parser.add_argument("--entropy", action="store_true", help="read every token for the unigram entropy alone")
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the histogram of lengths (needs matplotlib)")
     return parser
 
 
@@ -55,52 +65,64 @@ def inspect(arguments: argparse.Namespace) -> Report:
         made_with = manifest.tokenizer_fingerprint
         what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {made_with}"
         raise refuse(arguments.tokenizer, what, "give the model that the pair was made with")
+    bins = length_histogram(reader)
     report: Report = {
         "prefix": arguments.prefix,
         "documents": reader.num_documents,
         "tokens": reader.num_tokens,
+        "token_type": reader.type.name,
+        **_length_facts(reader),
+        "manifest": "none" if manifest is None else "present",
     }
-    report |= {"token_type": reader.type.name, **_length_facts(reader)}
-    report["manifest"] = "none" if manifest is None else "present"
     if manifest is not None:
         report |= _manifest_facts(manifest)
-    if arguments.entropy:
+    if arguments.statistics:
+        report |= asdict(token_statistics(reader))
+    elif arguments.entropy:
         report["unigram_entropy_nats"] = unigram_entropy_nats(reader)
-    if arguments.verify:
-        report["checksums"] = _verify(arguments.prefix, manifest)
     if arguments.documents:
-        shown = range(min(arguments.documents, reader.num_documents))
-        report["first_documents"] = [_show(reader, tokenizer, index) for index in shown]
-    return report
+        shown = range(arguments.first, min(arguments.first + arguments.documents, reader.num_documents))
+        report["shown_documents"] = [_show(reader, tokenizer, index) for index in shown]
+    if arguments.plot:
+        _plot(bins, Path(arguments.plot))
+    return report | {"lengths": [asdict(one) for one in bins]}
 
 
-def unigram_entropy_nats(reader: IndexedReader) -> float:
-    """Entropy of the pair's token frequencies, -sum p ln p. Reads in parts, so memory stays small."""
-    counts = np.zeros(1, dtype=np.int64)
-    for start in range(0, reader.num_tokens, ENTROPY_PART_TOKENS):
-        part = reader.window(start, min(ENTROPY_PART_TOKENS, reader.num_tokens - start))
-        part_counts = np.bincount(part, minlength=len(counts))
-        part_counts[: len(counts)] += counts
-        counts = part_counts
-    shares = counts[counts > 0] / reader.num_tokens
-    return float(-(shares * np.log(shares)).sum())
+def show(report: Report) -> Iterator[str]:
+    """The report for people, its histogram drawn."""
+    report = dict(report)
+    bins = [LengthBin(**one) for one in report.pop("lengths")]
+    yield from report_lines(report)
+    yield "document lengths:"
+    yield from (f"  {line}" for line in histogram_lines(bins))
 
 
 def _length_facts(reader: IndexedReader) -> dict[str, Any]:
     if not len(reader.lengths):
         return {}
     lengths = np.asarray(reader.lengths)
-    return {
-        "shortest_sequence_tokens": int(lengths.min()),
-        "median_sequence_tokens": float(np.median(lengths)),
-        "longest_sequence_tokens": int(lengths.max()),
-    }
+    quantiles = np.quantile(lengths, (0, 0.5, 0.9, 0.99, 1), method="lower").tolist()
+    names = ("shortest", "median", "90_percent", "99_percent", "longest")
+    return {f"{name}_sequence_tokens": int(value) for name, value in zip(names, quantiles, strict=True)}
+
+
+def _plot(bins: Sequence[LengthBin], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise refuse("--plot", "matplotlib is not installed", "pip install 'attnres-train[plot]'") from None
+    figure = Figure(figsize=(7, 3.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.bar([f"{one.least:,}" for one in bins], [one.documents for one in bins], width=1.0, align="edge")
+    axes.set(xlabel="tokens of a document, from", ylabel="documents")
+    axes.tick_params(axis="x", rotation=45)
+    figure.savefig(path, dpi=150)
 
 
 def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
     return {
         "text_bytes": manifest.text_bytes,
-        "bytes_per_token": manifest.text_bytes / manifest.tokens,
+        "bytes_per_token": manifest.text_bytes / max(1, manifest.tokens),
         "largest_id": manifest.largest_id,
         "vocabulary_size": manifest.vocabulary_size,
         "eod_id": manifest.eod_id,
@@ -112,16 +134,6 @@ def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _verify(prefix: str, manifest: Manifest | None) -> str:
-    if manifest is None:
-        raise refuse(prefix, "has no manifest, so no checksums to compare with", "leave out --verify")
-    for path, stored in ((bin_path(prefix), manifest.bin_sha256), (idx_path(prefix), manifest.idx_sha256)):
-        found = sha256_of_file(path)
-        if found != stored:
-            raise refuse(str(path), f"has SHA-256 {found}, the manifest says {stored}", "copy the pair again")
-    return "verified"
-
-
 def _show(reader: IndexedReader, tokenizer: Tokenizer | None, index: int) -> dict[str, Any]:
     ids = reader.document(index).tolist()
     content = {"ids": ids} if tokenizer is None else {"text": tokenizer.decode(ids)}
@@ -129,7 +141,7 @@ def _show(reader: IndexedReader, tokenizer: Tokenizer | None, index: int) -> dic
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), inspect, argv)
+    return run_tool(build_parser(), inspect, argv, show)
 
 
 if __name__ == "__main__":

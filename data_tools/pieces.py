@@ -109,4 +109,4 @@ def part_of(shards: Sequence[Shard], number: int, of: int) -> list[Shard]:
 
 def _nothing(number: int, of: int, count: int) -> Refused:
     what = f"part {number} of {of} would hold nothing: the inputs make {count} shards"
-    return refuse("--part", what, f"use at most {count} parts; compressed and .txt files are not cut")
+    return refuse("--part", what, "use fewer parts; compressed and .txt files are not cut")

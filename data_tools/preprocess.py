@@ -18,7 +18,7 @@ from typing import Any
 from attnres_train import __version__
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile
-from attnres_train.errors import refuse
+from attnres_train.errors import Refused, refuse
 from data_tools.assemble import Assembly
 from data_tools.bad_records import BadRecords
 from data_tools.command import (
@@ -144,9 +144,11 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
         results = pool.map(left)
         for shard, key in zip(task.shards, keys, strict=True):
             assembly.add(shard, key, known[key] if key in known else next(results))
-        facts = writer.finish()
-        _refuse_nothing(arguments.inputs, facts, assembly.counts["blank_documents"], bad)
-        manifest = _manifest(task, facts, digests.describe(task.files), dict(assembly.counts), bad.total)
+        pair = writer.finish()
+        if pair.documents == 0:
+            folder.remove()
+            raise _nothing(arguments.inputs, assembly.counts["blank_documents"], bad)
+        manifest = _manifest(task, pair, digests.describe(task.files), dict(assembly.counts), bad.total)
         writer.publish(manifest.to_json())
     folder.remove()
     return manifest, len(known), bad
@@ -164,13 +166,9 @@ def _what_is_kept(folder: WorkFolder, total: int) -> Iterator[None]:
         raise
 
 
-def _refuse_nothing(inputs: Sequence[str], facts: PairFacts, blank: int, bad: BadRecords) -> None:
-    if facts.documents == 0:
-        raise refuse(
-            ", ".join(inputs),
-            f"no document with text: {blank} blank, {bad.total} bad",
-            "check --text-key and the files",
-        )
+def _nothing(inputs: Sequence[str], blank: int, bad: BadRecords) -> Refused:
+    what = f"no document with text: {blank} blank, {bad.total} bad"
+    return refuse(", ".join(inputs), what, "check --text-key and the files")
 
 
 def _manifest(

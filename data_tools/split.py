@@ -50,6 +50,9 @@ def build_parser() -> argparse.ArgumentParser:
         "--valid-fraction", type=fraction, required=True, metavar="F", help="share for validation, 0 < F < 1"
     )
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="default: 1")
+    parser.add_argument(
+        "--metadata", action="append", metavar="COLUMN", help="keep this column of .parquet files too; may be repeated"
+    )
     add_overwrite_argument(parser)
     return parser
 

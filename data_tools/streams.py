@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from data_tools.inputs import compression_of
 
@@ -52,17 +52,32 @@ def open_stream(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 def _decompressed(disk: BinaryIO, path: Path) -> BinaryIO:
     match compression_of(path):
         case ".gz":
-            stream = gzip.GzipFile(fileobj=disk)
+            stream: Any = gzip.GzipFile(fileobj=disk)
         case ".xz":
-            stream = lzma.LZMAFile(disk)  # type: ignore[assignment]
+            stream = lzma.LZMAFile(disk)
         case ".bz2":
-            stream = bz2.BZ2File(disk)  # type: ignore[assignment]
+            stream = bz2.BZ2File(disk)
         case ".zst":
-            stream = _zstd(disk)  # type: ignore[assignment]
+            stream = _zstd(disk)
         case _:
             return disk
     # Their own line reading is Python code; this buffer's is not.
-    return cast(BinaryIO, io.BufferedReader(stream, READ_BYTES))  # type: ignore[type-var]
+    return cast(BinaryIO, io.BufferedReader(_OneReadAtATime(stream), READ_BYTES))
+
+
+class _OneReadAtATime(io.RawIOBase):
+    """Gives what one step of decompression gives, so that a later fault takes none of it along."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read1(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _zstd(disk: BinaryIO) -> BinaryIO:

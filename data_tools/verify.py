@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import BLOCK, IndexedReader, bin_path, idx_path
+from attnres_train.data.indexed import IndexedReader, bin_path, idx_path
 from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer
@@ -27,6 +27,7 @@ from data_tools.pool import Advance, WorkerPool, available_cpus
 from data_tools.progress import Tell, progress
 from data_tools.records import Reading
 from data_tools.sources import same_sources
+from data_tools.statistics import document_blocks
 
 DESCRIPTION = """\
 Read every byte of PREFIX.bin and PREFIX.idx and hold them against PREFIX.json: checksums, counts, the largest id,
@@ -94,7 +95,8 @@ def _check_checksums(prefix: str, manifest: Manifest) -> None:
 def _check_tokens(reader: IndexedReader, manifest: Manifest) -> None:
     """Ids in the vocabulary, the largest as said, and the end-of-document id where it belongs."""
     largest: int | None = None
-    for start, lengths, tokens in _blocks(reader):
+    for block in document_blocks(reader):
+        lengths, tokens = block.lengths, block.tokens
         if not tokens.size:
             continue
         highest = int(tokens.max())
@@ -105,27 +107,12 @@ def _check_tokens(reader: IndexedReader, manifest: Manifest) -> None:
             last = tokens[np.maximum(ends - 1, 0)]
             wrong = np.flatnonzero((counts != 1) | (last != manifest.eod_id) | (lengths == 0))
             if wrong.size:
-                number = start + int(wrong[0])
+                number = block.first + int(wrong[0])
                 what = f"has {int(counts[wrong[0]])} end-of-document ids, or not at its end"
                 raise refuse(f"{reader.prefix}: document {number}", what, "make the pair again")
     if largest != manifest.largest_id:
         what = f"the largest id is {largest}, the manifest says {manifest.largest_id}"
         raise refuse(str(reader.prefix), what, "make the pair again")
-
-
-def _blocks(reader: IndexedReader) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Some documents at a time: the number of the first, their lengths, their tokens."""
-    first_token = 0
-    for outer in range(0, reader.num_documents, BLOCK):
-        lengths = reader.document_lengths(outer, min(BLOCK, reader.num_documents - outer))
-        start = 0
-        while start < len(lengths):
-            ends = lengths[start:].cumsum()
-            count = max(1, int(np.searchsorted(ends, BLOCK, side="right")))
-            size = int(ends[count - 1])
-            yield outer + start, lengths[start : start + count], reader.window(first_token, size)
-            first_token += size
-            start += count
 
 
 def _check_text(
@@ -172,7 +159,7 @@ def _check_text(
 def _reading(manifest: Manifest) -> Reading:
     options = manifest.options
     # Version 1 of the manifest had one key, under another name.
-    keys = options.get("text_keys") or [options.get("text_key", "text")]
+    keys = options.get("text_keys", [str(options.get("text_key", "text"))])
     longest, joiner = options.get("longest_mib"), options.get("joiner")
     return Reading(
         tuple(map(str, keys)) if isinstance(keys, list) else ("text",),

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from attnres_train.data.files import Existing, Publication
+from attnres_train.data.files import Existing, Publication, partial_path, sha256_of_file
 from attnres_train.data.indexed import (
     BLOCK,
     HEADER,
@@ -188,5 +188,4 @@ class IndexedWriter:
         self._idx.seek(0)
         self._idx.write(header)
         self._idx.flush()
-        self._idx.seek(0)
-        return hashlib.file_digest(self._idx, "sha256").hexdigest()
+        return sha256_of_file(partial_path(idx_path(self.prefix)))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from attnres_train.errors import Refused
-from data_tools.inputs import describe_sources, find_inputs, same_sources
+from data_tools.inputs import compression_of, find_inputs, kind_of
+from data_tools.sources import SourceDigests, same_sources
 
 
 def make(folder: Path, *names: str) -> list[Path]:
@@ -29,9 +30,35 @@ def test_arguments_keep_their_order_and_folders_and_patterns_are_sorted(tmp_path
 
 
 def test_files_of_unknown_kind_in_a_folder_are_left_out_and_reported(tmp_path: Path) -> None:
-    known, other, _ = make(tmp_path, "a.jsonl", "b.jsonl.zst", ".hidden.jsonl")
+    *others, known = make(tmp_path, ".cache/x.jsonl", ".hidden.jsonl", "b.jsonl.lz4", "a.jsonl")
     inputs = find_inputs([str(tmp_path)])
-    assert (inputs.files, inputs.ignored) == ((known,), (other,))
+    assert (inputs.files, inputs.ignored) == ((known,), tuple(others))
+
+
+def test_a_list_names_inputs_one_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path(), "b.jsonl", "folder/a.parquet.gz", "@odd.txt")
+    Path("inputs.txt").write_text("# what is read\nb.jsonl\n\n  folder \n")
+    found = find_inputs(["@inputs.txt", "@odd.txt"]).files
+    assert found == (Path("b.jsonl"), Path("folder/a.parquet.gz"), Path("@odd.txt"))
+    Path("empty.txt").write_text("# nothing\n")
+    for argument, what in (("@absent.txt", "there is no list"), ("@empty.txt", "names no input")):
+        with pytest.raises(Refused, match=what):
+            find_inputs([argument, "b.jsonl"])
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".txt", ".parquet"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst", ".bz2", ".xz"])
+def test_kind_and_compression_are_told_by_the_name(kind: str, compression: str) -> None:
+    path = Path(f"/corpus.gz/a.b{kind}{compression}")
+    assert (kind_of(path), compression_of(path)) == (kind, compression)
+
+
+def test_links_to_nothing_and_pipes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "absent")
+    os.mkfifo(tmp_path / "b.jsonl")
+    with pytest.raises(Refused, match=r"a\.jsonl: is a link to nothing[^$]*b\.jsonl: is no plain file"):
+        find_inputs([str(tmp_path)])
 
 
 def test_a_file_whose_name_has_pattern_characters_is_that_file(tmp_path: Path) -> None:
@@ -44,13 +71,13 @@ def test_a_file_whose_name_has_pattern_characters_is_that_file(tmp_path: Path) -
     [
         ("*.jsonl.gz", "matches no file"),
         ("absent.jsonl", "does not exist"),
-        ("b.parquet", r"unknown kind.*\n.*\.jsonl, \.jsonl\.gz"),
+        ("b.csv", r"unknown kind.*\n.*\.jsonl, \.jsonl\.gz"),
         ("c.jsonl", r"empty \(0 bytes\)"),
         ("folder", "without files of a known kind"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_the_reason(tmp_path: Path, argument: str, message: str) -> None:
-    make(tmp_path, "b.parquet", "folder/readme.md")
+    make(tmp_path, "b.csv", "folder/readme.md")
     (tmp_path / "c.jsonl").touch()
     with pytest.raises(Refused, match=message):
         find_inputs([str(tmp_path / argument)])
@@ -71,7 +98,8 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
 
 def test_sources_are_recognised_by_time_or_content_not_by_name(tmp_path: Path) -> None:
     (path,) = make(tmp_path, "a.jsonl")
-    sources = describe_sources([path])
+    with SourceDigests([path]) as digests:
+        sources = digests.describe([path])
     assert same_sources([path], sources)
     os.utime(path, (1, 1))
     assert same_sources([path], sources)
@@ -80,3 +108,11 @@ def test_sources_are_recognised_by_time_or_content_not_by_name(tmp_path: Path) -
     moved.write_bytes(b'{"text": "Words"}\n')
     assert not same_sources([moved], sources)
     assert not same_sources([], sources)
+
+
+def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
+    (path,) = make(tmp_path, "a.jsonl")
+    with SourceDigests([path]) as digests:
+        path.write_bytes(b"more")
+        with pytest.raises(Refused, match="changed while it was read"):
+            digests.describe([path])

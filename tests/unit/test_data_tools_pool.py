@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from attnres_train.errors import Refused
-from data_tools.pool import ITEMS_AHEAD, WorkerPool
+from attnres_train.errors import Refused, refuse
+from data_tools.pool import IN_HAND, Advance, WorkerPool
 
 
-def sleepy_square(number: int) -> int:
+def sleepy_square(number: int, advance: Advance) -> int:
     time.sleep(0.01 * (number % 3 == 0))
     return number * number
 
@@ -26,7 +26,7 @@ def test_results_come_in_the_order_of_the_items(workers: int, count: int) -> Non
 
 
 def test_results_larger_than_a_pipe_holds_come_through() -> None:
-    def work(size: int) -> bytes:
+    def work(size: int, advance: Advance) -> bytes:
         return b"x" * size
 
     with WorkerPool(work, 2) as pool:
@@ -34,7 +34,7 @@ def test_results_larger_than_a_pipe_holds_come_through() -> None:
         assert [len(result) for result in pool.map(sizes)] == sizes
 
 
-def test_items_are_taken_only_a_little_ahead_of_the_results() -> None:
+def test_no_worker_is_handed_more_than_it_works_on_next() -> None:
     taken = 0
 
     def items() -> Iterator[int]:
@@ -44,13 +44,43 @@ def test_items_are_taken_only_a_little_ahead_of_the_results() -> None:
             yield number
 
     with WorkerPool(sleepy_square, 2) as pool:
-        for received, _ in enumerate(pool.map(items())):
-            assert taken <= received + 2 * ITEMS_AHEAD + 1
+        for _ in pool.map(items()):
+            finished = sum(1 for worker in pool._workers for _ in worker.items)
+            assert finished <= 2 * IN_HAND
+    assert taken == 100
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_progress_is_the_sum_over_the_workers(workers: int) -> None:
+    def work(number: int, advance: Advance) -> int:
+        advance(10)
+        advance(1, tokens=number)
+        return number
+
+    told: list[tuple[int, int]] = []
+    with WorkerPool(work, workers, lambda read_bytes, tokens: told.append((read_bytes, tokens))) as pool:
+        list(pool.map(range(20)))
+    assert told[-1] == (220, 190)
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("error", [refuse("a.jsonl:3", "is wrong", "mend it"), OSError(28, "No space left", "c.bin")])
+def test_what_speaks_for_itself_comes_through_as_it_is(workers: int, error: Exception) -> None:
+    def work(number: int, advance: Advance) -> int:
+        if number == 4:
+            raise error
+        return number
+
+    with pytest.raises(type(error)) as raised, WorkerPool(work, workers) as pool:
+        list(pool.map(range(10)))
+    assert str(raised.value) == str(error)
+    assert getattr(raised.value, "problems", None) == getattr(error, "problems", None)
 
 
 @pytest.mark.parametrize("after_seconds", [0.0, 0.2])
 def test_a_killed_worker_is_refused_naming_the_signal(after_seconds: float) -> None:
-    def work(number: int) -> int:
+    def work(number: int, advance: Advance) -> int:
         if number == 7:
             time.sleep(after_seconds)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -63,7 +93,7 @@ def test_a_killed_worker_is_refused_naming_the_signal(after_seconds: float) -> N
 
 
 def test_a_worker_that_exits_is_refused_with_its_exit_code() -> None:
-    def work(number: int) -> int:
+    def work(number: int, advance: Advance) -> int:
         os._exit(4)
 
     with pytest.raises(Refused, match="ended with exit code 4"), WorkerPool(work, 2) as pool:
@@ -71,7 +101,7 @@ def test_a_worker_that_exits_is_refused_with_its_exit_code() -> None:
 
 
 def test_an_error_in_a_worker_is_raised_with_its_traceback() -> None:
-    def work(number: int) -> float:
+    def work(number: int, advance: Advance) -> float:
         return 1 / (number - 3)
 
     with pytest.raises(RuntimeError, match="ZeroDivisionError"), WorkerPool(work, 2) as pool:

@@ -13,13 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from sentencepiece import SentencePieceTrainer
 
 from attnres_train.data.indexed import IndexedReader
 from attnres_train.data.manifest import read_manifest
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
+from data_tools.merge import main as merge
 from data_tools.preprocess import main
 
 ROOT = Path(__file__).parents[2]
@@ -204,8 +207,9 @@ def test_the_characters_that_do_not_come_back_are_counted(tmp_path: Path, prepro
 
 @pytest.fixture(scope="session")
 def five_thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Several shards' worth of documents, a good second's work."""
     path = tmp_path_factory.mktemp("corpus") / "many.jsonl"
-    write_texts(path, [f"{i} words {i * i} " * (10 + i % 25) for i in range(5000)])
+    write_texts(path, [" ".join(f"{i} words {i * j}" for j in range(90 + i % 25)) for i in range(2200)])
     return path
 
 
@@ -274,7 +278,7 @@ def test_a_damaged_pair_is_not_taken_for_done(tmp_path: Path, preprocess: Prepro
 
 
 def start(five_thousand: Path, model: Path, prefix: Path) -> subprocess.Popen[str]:
-    """The tool in a process of its own, returned once it has written its first tokens."""
+    """The tool in a process of its own, returned once it has finished its first shard."""
     arguments = [str(five_thousand), "--tokenizer", str(model), "--output", str(prefix), "--workers", "2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "data_tools.preprocess", *arguments],
@@ -283,8 +287,7 @@ def start(five_thousand: Path, model: Path, prefix: Path) -> subprocess.Popen[st
         stderr=subprocess.PIPE,
         text=True,
     )
-    partial = Path(f"{prefix}.bin.partial")
-    while process.poll() is None and not (partial.exists() and partial.stat().st_size):
+    while process.poll() is None and not list(Path(f"{prefix}.work").glob("*.json")):
         time.sleep(0.001)
     assert process.poll() is None, "finished before it could be killed"
     return process
@@ -299,25 +302,31 @@ def ended(pid: int) -> bool:
     return not status.exists() or "State:\tZ" in status.read_text()
 
 
-def test_a_killed_run_leaves_nothing_complete_no_process_and_no_obstacle(
-    tmp_path: Path, model: Path, five_thousand: Path
+def published(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".idx", ".json"))
+
+
+def test_a_killed_run_publishes_nothing_and_the_next_goes_on_from_its_shards(
+    tmp_path: Path, model: Path, five_thousand: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    undisturbed = [str(five_thousand), "--tokenizer", str(model), "--output", str(tmp_path / "whole")]
+    undisturbed = [str(five_thousand), "--tokenizer", str(model), "--json", "--output", str(tmp_path / "whole")]
     assert main(undisturbed) == 0
+    shards = json.loads(capsys.readouterr().out)["shards"]
     process = start(five_thousand, model, tmp_path / "c")
     workers = children(process)
     process.kill()
     process.communicate()
     assert len(workers) == 2
-    assert not any((tmp_path / name).exists() for name in ("c.bin", "c.idx", "c.json"))
+    assert published(tmp_path) == ["whole.bin", "whole.idx", "whole.json"]
     deadline = time.monotonic() + 10
     while not all(map(ended, workers)):
         assert time.monotonic() < deadline, "workers outlive the killed run"
         time.sleep(0.01)
     assert main([*undisturbed[:-1], str(tmp_path / "c")]) == 0
-    for ending in (".bin", ".idx"):
+    assert 1 <= json.loads(capsys.readouterr().out)["shards_resumed"] < shards
+    for ending in (".bin", ".idx", ".json"):
         assert (tmp_path / f"c{ending}").read_bytes() == (tmp_path / f"whole{ending}").read_bytes()
-    assert not list(tmp_path.glob("*.partial"))
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_a_killed_worker_ends_the_run_at_once_naming_signal_9(tmp_path: Path, model: Path, five_thousand: Path) -> None:
@@ -325,13 +334,85 @@ def test_a_killed_worker_ends_the_run_at_once_naming_signal_9(tmp_path: Path, mo
     os.kill(children(process)[0], signal.SIGKILL)
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 2
-    assert "killed by signal 9" in errors and "memory" in errors
-    assert list(tmp_path.iterdir()) == []
+    assert "killed by signal 9" in errors and "memory" in errors and "kept in" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["c.work"]
 
 
-def test_a_polite_kill_cleans_up(tmp_path: Path, model: Path, five_thousand: Path) -> None:
+def test_a_polite_kill_keeps_the_finished_shards_and_nothing_else(
+    tmp_path: Path, model: Path, five_thousand: Path
+) -> None:
     process = start(five_thousand, model, tmp_path / "c")
     process.terminate()
     _, errors = process.communicate(timeout=10)
-    assert process.returncode == 1 and "interrupted" in errors
-    assert list(tmp_path.iterdir()) == []
+    assert process.returncode == 1 and "interrupted" in errors and "shards are finished and kept" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["c.work"]
+
+
+def test_a_shard_that_changed_on_disk_is_not_used(
+    tmp_path: Path, model: Path, five_thousand: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    process = start(five_thousand, model, tmp_path / "c")
+    process.kill()
+    process.communicate()
+    damaged = sorted((tmp_path / "c.work").glob("*.json"))[0].with_suffix(".bin")
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    arguments = [str(five_thousand), "--tokenizer", str(model), "--output", str(tmp_path / "c")]
+    assert main(arguments) == 2
+    assert f"{damaged}: is not as it was written, so it was removed" in capsys.readouterr().err
+    assert published(tmp_path) == []
+    assert main(arguments) == 0
+
+
+def test_another_run_for_the_same_output_is_refused(tmp_path: Path, model: Path, five_thousand: Path) -> None:
+    process = start(five_thousand, model, tmp_path / "c")
+    try:
+        assert main([str(five_thousand), "--tokenizer", str(model), "--output", str(tmp_path / "c")]) == 2
+    finally:
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_what_another_policy_and_a_mended_file_leave_as_it_was_is_not_done_again(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_texts(tmp_path / "a.jsonl", ["one " * 300_000])
+    write(tmp_path / "b.jsonl", ["{", json.dumps({"text": "two"})])
+    arguments = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl"), "--tokenizer", str(model), "--json"]
+    arguments += ["--output", str(tmp_path / "c"), "--workers", "1"]
+    assert main(arguments) == 2 and "1 of 2 shards are finished" in capsys.readouterr().err
+    assert main([*arguments, "--bad-records", "skip"]) == 0
+    assert json.loads(capsys.readouterr().out)["shards_resumed"] == 1
+    assert not (tmp_path / "c.work").exists()
+
+
+def test_lines_and_rows_are_named_as_the_file_counts_them_whatever_the_shards(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("data_tools.pieces.SMALLEST_SHARD_BYTES", 200)
+    lines = [json.dumps({"id": i, "text": f"number {i}"}) for i in range(1, 101)]
+    lines[6] = lines[76] = "{"
+    write(tmp_path / "a.jsonl", lines)
+    rows = [None if i in (3, 39) else f"row {i}" for i in range(1, 41)]
+    parquet.write_table(pa.table({"id": range(1, 41), "text": rows}), tmp_path / "b.parquet", row_group_size=6)
+    wanted = [("a.jsonl", 7), ("a.jsonl", 77), ("b.parquet", 3), ("b.parquet", 39)]
+    arguments = [str(tmp_path / "a.jsonl"), str(tmp_path / "b.parquet"), "--tokenizer", str(model), "--json"]
+    arguments += ["--bad-records", "skip", "--workers", "1", "--metadata", "id", "--output"]
+    for extra in ([], ["--part", "1/3"], ["--part", "2/3"], ["--part", "3/3"]):
+        assert main([*arguments, str(tmp_path / "c"), *extra]) == 0
+        assert json.loads(capsys.readouterr().out)["shards"] > 3
+    assert merge([*map(str, tmp_path.glob("c.part-*")), "--output", str(tmp_path / "m")]) == 0
+    for ending in (".bin", ".idx", ".json", ".skipped.jsonl", ".metadata.jsonl"):
+        assert (tmp_path / f"m{ending}").read_bytes() == (tmp_path / f"c{ending}").read_bytes()
+    skipped = [json.loads(line) for line in (tmp_path / "c.skipped.jsonl").read_text().splitlines()]
+    assert [(Path(one["file"]).name, one["line"]) for one in skipped] == wanted
+    kept = [json.loads(line) for line in (tmp_path / "c.metadata.jsonl").read_text().splitlines()]
+    assert len(kept) == 136 and all(one["line"] == one["id"] for one in kept)
+
+
+@pytest.mark.parametrize("argument", ["0/3", "4/3", "1", "1/0", "a/b", "-1/3"])
+def test_a_part_that_is_none_is_refused(tmp_path: Path, model: Path, argument: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["x.jsonl", "--tokenizer", str(model), "--output", str(tmp_path / "c"), f"--part={argument}"])
+    assert stop.value.code == 2

@@ -6,105 +6,147 @@ import bz2
 import gzip
 import json
 import lzma
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from backports import zstd
+from pyarrow import parquet
 
 from attnres_train.errors import Refused
-from data_tools.records import BadRecord, BadRecords, Document, parse_chunk, read_chunks
+from data_tools.bad_records import BadRecords, SkippedRecord, documents_of
+from data_tools.pieces import Piece
+from data_tools.records import BadRecord, Document, Reading, read_documents
 
-
-def read(path: Path) -> list[Document | BadRecord]:
-    return [record for chunk in read_chunks([path]) for record in parse_chunk(chunk, "text")]
-
-
-def texts(path: Path) -> list[str]:
-    records = read(path)
-    assert all(isinstance(record, Document) for record in records)
-    return [record.text for record in records if isinstance(record, Document)]
-
-
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstd.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
 LINES = "".join(json.dumps({"text": f"document {i} \u00e9\n"}, ensure_ascii=False) + "\n" for i in range(100)).encode()
 
 
-@pytest.mark.parametrize(
-    "ending, compress", [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
-)
-def test_every_compression_gives_the_same_documents(tmp_path: Path, ending: str, compress: object) -> None:
-    path = tmp_path / f"a.jsonl{ending}"
-    path.write_bytes(compress(LINES))  # type: ignore[operator]
+def read(path: Path, reading: Reading | None = None, told: list[int] | None = None) -> list[Document | BadRecord]:
+    tell = (told if told is not None else []).append
+    return list(read_documents(Piece(path, None, None, 0), reading or Reading(), tell))
+
+
+def texts(path: Path, reading: Reading | None = None) -> list[str]:
+    records = read(path, reading)
+    assert all(isinstance(record, Document) for record in records), records
+    return [record.text for record in records if isinstance(record, Document)]
+
+
+def bad(path: Path, reading: Reading | None = None) -> list[BadRecord]:
+    return [record for record in read(path, reading) if isinstance(record, BadRecord)]
+
+
+@pytest.mark.parametrize("ending", COMPRESSORS)
+def test_every_compression_gives_the_same_documents(tmp_path: Path, ending: str) -> None:
+    compress = COMPRESSORS[ending]
+    path, whole = tmp_path / f"a.jsonl{ending}", tmp_path / f"a.txt{ending}"
+    path.write_bytes(compress(LINES))
+    told: list[int] = []
+    read(path, told=told)
     assert texts(path) == [f"document {i} \u00e9\n" for i in range(100)]
-    assert sum(chunk.read_bytes for chunk in read_chunks([path])) == path.stat().st_size
-    whole = tmp_path / f"a.txt{ending}"
-    whole.write_bytes(compress(LINES))  # type: ignore[operator]
+    assert sum(told) == path.stat().st_size
+    whole.write_bytes(compress(LINES))
     assert texts(whole) == [LINES.decode()]
 
 
-@pytest.mark.parametrize("ending, compress", [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)])
-def test_a_compressed_file_that_was_cut_short_is_refused(tmp_path: Path, ending: str, compress: object) -> None:
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
+def test_members_one_after_the_other_are_one_stream(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"a.jsonl{ending}"
-    path.write_bytes(compress(LINES)[:-9])  # type: ignore[operator]
-    with pytest.raises(Refused, match="cannot be read to its end"):
-        read(path)
+    path.write_bytes(b"".join(COMPRESSORS[ending](LINES[start : start + 100]) for start in range(0, len(LINES), 100)))
+    assert texts(path) == [f"document {i} \u00e9\n" for i in range(100)]
 
 
-def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(LINES)
-    with pytest.raises(Refused, match="a.jsonl.gz: cannot be read"):
-        read(path)
-
-
-def test_chunks_are_bounded_in_records_and_bytes_and_keep_the_line_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
+@pytest.mark.parametrize("damage", ["cut", "second member cut", "no such archive"])
+def test_a_damaged_archive_is_told_after_the_documents_before_the_damage(
+    tmp_path: Path, ending: str, damage: str
 ) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(LINES)
-    assert [(chunk.first_line, len(chunk.records)) for chunk in read_chunks([path])] == [
-        (1, 32),
-        (33, 32),
-        (65, 32),
-        (97, 4),
+    compress = COMPRESSORS[ending]
+    content = {
+        "cut": compress(LINES)[:-9],
+        "second member cut": compress(LINES) + compress(LINES)[:-9],
+        "no such archive": LINES,
+    }[damage]
+    path = tmp_path / f"a.jsonl{ending}"
+    path.write_bytes(content)
+    *documents, last = read(path)
+    assert isinstance(last, BadRecord) and last.kind == "unreadable" and "cannot be read to its end" in last.reason
+    assert [document.text for document in documents if isinstance(document, Document)] == [
+        f"document {i % 100} \u00e9\n" for i in range(len(documents))
     ]
-    monkeypatch.setattr("data_tools.records.CHUNK_BYTES", 40)
-    assert [len(chunk.records) for chunk in read_chunks([path])] == [2] * 50
+    assert len(documents) >= (100 if damage == "second member cut" else 0)
+    assert last.number == (len(documents) + 1 if documents else None)
+    with pytest.raises(Refused, match="cannot be read to its end"):
+        list(documents_of([path], Reading(), BadRecords("stop", None)))
+
+
+def test_an_odd_gzip_header_is_read(tmp_path: Path) -> None:
+    plain = gzip.compress(LINES, mtime=0)
+    # Flags: extra field, name, comment.
+    odd = plain[:3] + b"\x1c" + plain[4:10] + b"\x04\x00abcd" + b"name\0" + b"comment\0" + plain[10:]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(odd + bytes(512))
+    assert len(texts(path)) == 100
 
 
 @pytest.mark.parametrize(
-    "line, reason",
+    "line, kind, reason",
     [
-        (b"}", "not JSON: Expecting value at column 1"),
-        (b"plain words", "not JSON"),
-        (b'{"text": "unclosed', "not JSON: Unterminated string starting at column 10"),
-        (b'["text"]', "not a JSON object but a list"),
-        (b'{"body": "x", "id": 1}', r"has no key 'text' \(its keys: body, id\)"),
-        (b'{"text": null}', "no string but a NoneType"),
-        (b'{"text": "\xff"}', "not UTF-8: byte 10 is 0xff"),
-        (b'{"text": "ab\\ud800"}', r"lone surrogate U\+D800 at character 2"),
-        (b'{"text": ' + b"[" * 100_000, "nested too deeply"),
+        (b"}", "not JSON", "not JSON: Expecting value at column 1"),
+        (b"plain words", "not JSON", "not JSON"),
+        (b'{"text": "a"}{"text": "b"}', "not JSON", "not JSON: Extra data at column 14"),
+        (b'{"text": "unclosed', "not JSON", "not JSON: Unterminated string starting at column 10"),
+        (b'{"text": "a", "id": ' + b"9" * 5000 + b"}", "not JSON", "not usable JSON: Exceeds the limit"),
+        (b'["text"]', "not an object", "not a JSON object but a list"),
+        (b'{"body": "x", "id": 1}', "no text", r"has no key 'text' \(its keys: body, id\)"),
+        (b'{"text": null}', "no text", "no string but null"),
+        (b'{"text": 7}', "no text", "no string but a number"),
+        (b'{"text": "a", "text": "b"}', "key twice", "has the key 'text' more than once"),
+        (b'{"text": "\xff"}', "not UTF-8", "not UTF-8: byte 10 is 0xff"),
+        (b'{"text": "ab\\ud800"}', "lone surrogate", r"lone surrogate U\+D800 at character 2"),
+        (b'{"text": ' + b"[" * 100_000, "not JSON", "nested too deeply"),
     ],
 )
-def test_a_bad_line_is_named_with_file_number_and_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+def test_a_bad_line_is_named_with_file_number_and_reason(tmp_path: Path, line: bytes, kind: str, reason: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "good"}\n\n' + line + b'\n{"text": "good"}')
-    good, blank, bad, last = read(path)
+    good, blank, wrong, last = read(path)
     assert isinstance(good, Document) and isinstance(last, Document) and good.text == last.text == "good"
     assert isinstance(blank, Document) and blank.is_blank
-    assert isinstance(bad, BadRecord) and (bad.file, bad.line) == (str(path), 3)
+    assert isinstance(wrong, BadRecord) and (wrong.number, wrong.kind) == (3, kind)
     with pytest.raises(Refused, match=rf"a\.jsonl:3: .*{reason}"):
-        BadRecords("stop", None).add(bad)
+        list(documents_of([path], Reading(), BadRecords("stop", None)))
 
 
-def test_a_text_file_that_is_not_utf8_is_bad_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes("caf\u00e9".encode("latin-1"))
-    assert read(path) == [BadRecord(str(path), None, "not UTF-8: byte 3 is 0xe9")]
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ("caf\u00e9".encode("latin-1"), "byte 3 is 0xe9"),
+        ("caf\u00e9".encode("utf-16"), "UTF-16"),
+        ("\u65e5\u672c".encode("shift-jis"), "byte 0 is 0x93"),
+    ],
+)
+def test_a_text_file_in_another_encoding_is_bad_as_a_whole(tmp_path: Path, content: bytes, reason: str) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    (wrong,) = bad(tmp_path / "a.txt")
+    assert wrong.number is None and wrong.kind == "not UTF-8" and reason in wrong.reason
 
 
-def test_a_byte_order_mark_at_the_start_of_a_file_is_not_text(tmp_path: Path) -> None:
-    for name, content in (("a.txt", b"words"), ("a.jsonl", b'{"text": "words"}\n')):
-        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
-        assert texts(tmp_path / name) == ["words"]
+def test_a_byte_order_mark_before_a_record_is_not_text(tmp_path: Path) -> None:
+    mark = b"\xef\xbb\xbf"
+    (tmp_path / "a.txt").write_bytes(mark + b"words")
+    # Files joined with cat have more than one.
+    (tmp_path / "a.jsonl").write_bytes((mark + b'{"text": "words"}\n') * 2)
+    assert texts(tmp_path / "a.txt") == ["words"]
+    assert texts(tmp_path / "a.jsonl") == ["words", "words"]
 
 
 def test_line_separators_inside_a_text_do_not_end_a_record(tmp_path: Path) -> None:
@@ -114,15 +156,83 @@ def test_line_separators_inside_a_text_do_not_end_a_record(tmp_path: Path) -> No
     assert texts(path) == [text]
 
 
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".txt", ".txt.zst", ".parquet"])
+def test_a_record_beyond_the_limit_is_passed_over_and_told(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a{ending}"
+    sizes = [10, 5000, 10] if "txt" not in ending else [5000]
+    values = ["x" * size for size in sizes]
+    if ending == ".parquet":
+        parquet.write_table(pa.table({"text": values}), path)
+    else:
+        lines = "".join(json.dumps({"text": value}) + "\n" for value in values)
+        path.write_bytes(COMPRESSORS[path.suffix if path.suffix in COMPRESSORS else ""](lines.encode()))
+    (wrong,) = bad(path, Reading(longest_bytes=1000))
+    assert wrong.kind == "too large" and wrong.number == (None if "txt" in ending else 2)
+    assert len(read(path, Reading(longest_bytes=1000))) == len(sizes)
+    assert not bad(path, Reading(longest_bytes=10_000))
+
+
+def test_several_keys_are_joined_and_each_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"title": "T", "text": "x"}\n{"title": "", "text": "x"}\n{"text": "x"}\n')
+    first, second, third = read(path, Reading(("title", "text"), joiner=" | "))
+    assert isinstance(first, Document) and (first.text, first.text_bytes) == ("T | x", 5)
+    assert isinstance(second, Document) and second.text == "x"
+    assert isinstance(third, BadRecord) and "has no key 'title'" in third.reason
+
+
+def lines_piece(path: Path, start: int, end: int) -> list[str]:
+    return [record.text for record in read_documents(Piece(path, start, end, 0), Reading()) if record.number]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [26, 27, 28], [50, 51, 100, 1000], list(range(1, 90))])
+def test_pieces_of_a_file_together_are_the_file(tmp_path: Path, cuts: list[int]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(LINES)
+    edges = [0, *cuts, len(LINES)]
+    found = [text for start, end in zip(edges, edges[1:], strict=False) for text in lines_piece(path, start, end)]
+    assert found == texts(path)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())])
+def test_rows_of_parquet_are_documents_whatever_the_column_is_called_inside(tmp_path: Path, kind: pa.DataType) -> None:
+    path = tmp_path / "a.parquet"
+    values = ["first", "\u00e9\n", None, "", "last"] * 10
+    table = pa.table({"id": range(50), "text": pa.array(values).cast(kind)})
+    parquet.write_table(table, path, row_group_size=7, version="1.0")
+    records = read(path, Reading(metadata_keys=("id", "absent")))
+    assert [record.number for record in records] == list(range(1, 51))
+    assert [getattr(record, "text", None) for record in records] == values
+    assert isinstance(records[4], Document) and records[4].fields == {"id": 4, "text": "last"}
+    assert isinstance(records[2], BadRecord) and "no string but null" in records[2].reason
+    pieces = [Piece(path, 0, 3, 0), Piece(path, 3, 8, 0)]
+    joined = [record for piece in pieces for record in read_documents(piece, Reading())]
+    assert [getattr(record, "text", None) for record in joined] == values
+    packed = tmp_path / "b.parquet.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert [getattr(record, "text", None) for record in read(packed)] == values
+
+
+def test_a_parquet_file_that_will_not_do_is_told_why(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table({"body": ["x"], "n": [1]}), path)
+    assert "has no column 'text' (its columns: body, n)" in bad(path)[0].reason
+    assert "the column 'n' holds int64, no text" in bad(path, Reading(("n",)))[0].reason
+    parquet.write_table(pa.table({"text": pa.array([b"good", b"\xff"])}), path)
+    assert [record.number for record in bad(path)] == [2] and "byte 0 is 0xff" in bad(path)[0].reason
+    path.write_bytes(path.read_bytes()[:-9])
+    assert bad(path)[0].kind == "unreadable"
+
+
 def test_skipping_counts_up_to_the_limit_and_refuses_the_next() -> None:
-    bad = BadRecords("skip", 2)
+    account = BadRecords("skip", 2)
     for line in (1, 500):
-        bad.add(BadRecord("a.jsonl", line, "not JSON"))
+        account.add(SkippedRecord("a.jsonl", line, "not JSON", "not JSON: x"))
     with pytest.raises(Refused, match=r"a\.jsonl:1000.*bad record 3, --max-bad allows 2"):
-        bad.add(BadRecord("a.jsonl", 1000, "not JSON"))
-    assert [record["line"] for record in bad.report()] == [1, 500]
+        account.add(SkippedRecord("a.jsonl", 1000, "no text", "has no key"))
+    assert [record["line"] for record in account.report()["skipped"]] == [1, 500]  # type: ignore[attr-defined]
 
 
 def test_a_limit_of_zero_allows_none() -> None:
     with pytest.raises(Refused, match="bad record 1"):
-        BadRecords("skip", 0).add(BadRecord("a.jsonl", 1, "not JSON"))
+        BadRecords("skip", 0).add(SkippedRecord("a.jsonl", 1, "not JSON", "not JSON"))

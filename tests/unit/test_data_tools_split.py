@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from data_tools.split import is_for_validation, main
 
@@ -85,5 +87,20 @@ def test_an_empty_side_or_a_bad_record_leaves_neither_file(
 
 def test_outputs_that_are_the_input_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, report = split(tmp_path, capsys, LINES, "--train", str(tmp_path / "all.jsonl"), "--overwrite")
-    assert code == 2 and "three different files" in report["problems"][0]["message"]
+    assert code == 2 and "the same file, or one of the inputs" in report["problems"][0]["message"]
     assert (tmp_path / "all.jsonl").read_text().splitlines() == LINES
+
+
+def test_other_kinds_and_several_files_become_lines_and_bad_records_can_be_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parquet.write_table(pa.table({"text": [f"row {i}" for i in range(50)], "id": range(50)}), tmp_path / "b.parquet")
+    (tmp_path / "c.txt").write_text("one document\n of two lines\n")
+    more = [str(tmp_path / "b.parquet"), str(tmp_path / "c.txt")]
+    code, report = split(tmp_path, capsys, [*LINES, "{"], *more, "--bad-records", "skip", "--metadata", "id")
+    train, valid = sides(tmp_path)
+    texts = sorted(json.loads(line)["text"] for line in train + valid)
+    rows = [f"row {i}" for i in range(50)]
+    assert (code, report["skipped_records"]) == (0, 1)
+    assert texts == sorted([f"document {i}" for i in range(400)] + rows + ["one document\n of two lines\n"])
+    assert json.dumps({"text": "row 7", "id": 7}) in train + valid
