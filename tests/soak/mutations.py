@@ -1,0 +1,195 @@
+"""Inputs as the web and broken disks make them, and what must become of each: an oracle that reads in another way."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from backports import zstd
+from pyarrow import parquet
+
+TEXTS = (
+    "The union is strong.\n\nThe people are free.",
+    "caf\u00e9 \u4e2d\u6587 \u0627\u0644\u0633\u0644\u0627\u0645 \ud55c\uad6d\uc5b4 \u0e20\u0e32\u0e29\u0e32",
+    "</s><s><unk><pad> [INST] <|endoftext|> {{ }} %s %00 ../../etc",
+    "\u2581\u2581 sign\u2581",
+    "tab\tand \u0000 NUL, \u200b\ufeff\u202e, \U0001f468\u200d\U0001f469\u200d\U0001f467", " ",
+    "e\u0301 \u00e9 \ufb01 \u2460 \uff11 \u1e9b\u0323", "line\r\nline\rline\u2028line\u0085line\x0b\x0c", "x" * 3000,
+    "    def f(x):\n\t    return x\n\n\n", "null", "{\"text\": \"inside\"}", "",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A file: its ending says how it is read."""
+
+    ending: str
+    content: bytes
+
+
+def _lines(records: list[Any], ending: str = "\n") -> bytes:
+    return "".join(json.dumps(record, ensure_ascii=i % 2 == 0) + ending for i, record in enumerate(records)).encode()
+
+
+def _parquet(texts: list[str | None], **options: Any) -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"text": texts, "id": range(len(texts))}), file, row_group_size=5, **options)
+    return file.getvalue()
+
+
+def bases() -> list[Sample]:
+    """Files that are as they should be, or odd in ways of their own."""
+    records: list[Any] = [{"id": i, "text": text} for i, text in enumerate(TEXTS)]
+    odd = [*records[:4], {"text": None}, {"body": "x"}, ["text"], 7, *records[4:]]
+    lines = _lines(records)
+    text = "\n".join(TEXTS).encode()
+    members = [lines[start : start + 200] for start in range(0, len(lines), 200)]
+    extra = gzip.compress(lines, mtime=0)
+    return [
+        *(Sample(".jsonl", content) for content in (lines, _lines(odd), _lines(records, "\r\n"))),
+        Sample(".jsonl", b"\xef\xbb\xbf" + lines),
+        Sample(".jsonl", lines.decode().encode("utf-16")),
+        Sample(".jsonl", lines.decode().encode("cp1252", errors="replace")),
+        Sample(".jsonl.gz", gzip.compress(lines)),
+        Sample(".jsonl.gz", b"".join(map(gzip.compress, members)) + bytes(100)),
+        Sample(".jsonl.gz", extra[:3] + b"\x08" + extra[4:10] + b"name.jsonl\0" + extra[10:]),
+        Sample(".jsonl.zst", zstd.compress(lines)),
+        Sample(".jsonl.zst", b"".join(map(zstd.compress, members))),
+        Sample(".jsonl.bz2", b"".join(map(bz2.compress, members))),
+        Sample(".jsonl.xz", lzma.compress(lines) + lzma.compress(lines)),
+        Sample(".txt", text),
+        Sample(".txt", "caf\u00e9".encode("latin-1")),
+        Sample(".txt.gz", gzip.compress(text)),
+        Sample(".parquet", _parquet([*TEXTS, None])),
+        Sample(".parquet", _parquet([*TEXTS], version="1.0", compression="gzip", use_dictionary=False)),
+        Sample(".parquet.xz", lzma.compress(_parquet([*TEXTS]))),
+    ]  # fmt: skip
+
+
+def mutate(sample: Sample, chance: random.Random, others: list[Sample]) -> Sample:
+    """`sample` with some bytes flipped, cut, repeated, invented, or with another file glued to it."""
+    content = bytearray(sample.content)
+    for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 8))):
+        place = chance.randrange(len(content) + 1)
+        until = min(len(content), place + chance.choice((1, 1, 2, 10, 200)))
+        match chance.choice(("flip", "flip", "cut out", "cut off", "repeat", "invent", "break", "glue")):
+            case "flip" if content:
+                content[min(place, len(content) - 1)] ^= 1 << chance.randrange(8)
+            case "cut out":
+                del content[place:until]
+            case "cut off":
+                del content[place:]
+            case "repeat":
+                content[place:place] = content[place:until]
+            case "invent":
+                content[place:place] = chance.randbytes(until - place)
+            case "break":
+                content[place:place] = chance.choice((b"\n", b"\r\n", b"\0", b'"', b"\\", b"\\ud800", b"\xed\xa0\x80"))
+            case "glue":
+                content += chance.choice(others).content
+    return Sample(sample.ending, bytes(content) or b"\n")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a sample must give: the texts of all good records that are not blank, and the number of all records.
+
+    Of a file that `is_damaged` only the beginning of `texts` may be had, and the damage is a record of its own, so
+    `records` is None. `texts` is None where the oracle cannot say.
+    """
+
+    texts: list[str] | None
+    records: int | None
+    is_damaged: bool = False
+
+
+def expected(sample: Sample) -> Expected:
+    """What must become of `sample`, found by decompressing byte by byte and reading everything at once."""
+    kind, _, compression = sample.ending.removeprefix(".").partition(".")
+    content, is_whole = _decompressed(sample.content, compression)
+    if kind == "parquet":
+        return _expected_rows(content) if is_whole else Expected(None, None, is_damaged=True)
+    if kind == "txt":
+        text = _text(content) if is_whole else None
+        return Expected([text] if text else [], 1)
+    lines = content.split(b"\n")
+    lines = lines[:-1] if not is_whole or not lines[-1] else lines
+    texts = [text for line in lines if (text := _line_text(line))]
+    return Expected(texts, len(lines) if is_whole else None, is_damaged=not is_whole)
+
+
+def _text(content: bytes) -> str | None:
+    try:
+        text = content.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.strip() and not content.startswith((b"\xff\xfe", b"\xfe\xff")) else None
+
+
+def _line_text(line: bytes) -> str | None:
+    """The text of a good line that is not blank."""
+    twice = False
+
+    def watch(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal twice
+        twice = twice or len(dict(pairs)) < len(pairs)
+        return dict(pairs)
+
+    try:
+        record = json.loads(line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode(), object_pairs_hook=watch)
+        text = record["text"]
+        text.encode()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return text if text.strip() and not twice else None
+
+
+def _expected_rows(content: bytes) -> Expected:
+    try:
+        table = parquet.read_table(io.BytesIO(content), columns=["text"])
+        texts = table.column("text").cast(pa.large_binary()).to_pylist()
+    except (pa.ArrowException, OSError, KeyError):
+        return Expected(None, None, is_damaged=True)
+    good = [text for value in texts if value is not None and (text := _plain(value))]
+    return Expected(good, len(texts))
+
+
+def _plain(value: bytes) -> str | None:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.strip() and not value.startswith((b"\xff\xfe", b"\xfe\xff")) else None
+
+
+def _decompressed(content: bytes, compression: str) -> tuple[bytes, bool]:
+    """All that can be had of `content`, and whether it ends as it should."""
+    if not compression:
+        return content, True
+    make: Callable[[], Any] = {
+        "gz": lambda: zlib.decompressobj(wbits=31),
+        "bz2": bz2.BZ2Decompressor,
+        "xz": lzma.LZMADecompressor,
+        "zst": zstd.ZstdDecompressor,
+    }[compression]
+    found, decompressor, begun = bytearray(), make(), False
+    try:
+        for place in range(len(content)):
+            if decompressor.eof:
+                decompressor, begun = make(), False
+            # Padding between and after members.
+            if begun or content[place] or compression not in ("gz", "xz"):
+                begun = True
+                found += decompressor.decompress(content[place : place + 1])
+    except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstd.ZstdError):
+        return bytes(found), False
+    return bytes(found), decompressor.eof or not begun
