@@ -5,7 +5,8 @@
     sentencepiece.py  a sentencepiece model, loaded and checked
     huggingface.py    a Hugging Face tokenizer.json, loaded and checked
     file_kinds.py     what a file is that is no tokenizer
-    words.py          encoding word by word with a memory, for models where that gives the same ids
+    cuts.py           where text can be cut without changing its ids
+    words.py          encoding word by word with a memory
     training.py       train a sentencepiece model that keeps text as it is
     config.py         the [tokenizer] section
 

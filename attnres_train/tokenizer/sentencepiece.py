@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -11,17 +12,23 @@ from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # type: ignore[attr-defined]
 
 from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.cuts import Cuts
 from attnres_train.tokenizer.file_kinds import what_it_is
 from attnres_train.tokenizer.protocol import Encoded
-from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder, can_cut_into_words
+from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder
+
+PIECES_OF_TEXT = (
+    ModelProto.SentencePiece.NORMAL,
+    ModelProto.SentencePiece.USER_DEFINED,
+    ModelProto.SentencePiece.UNUSED,  # not given, but joined on the way to longer ones
+)
 
 
 class SentencePieceTokenizer:
     """Text to ids and back with one model.
 
-    `fingerprint` is the SHA-256 of the model file. `eod_id` is the id that ends a document: the model's own
-    end piece, or the control piece named by `eod_piece`; None where there is neither. `pad_id` and `unk_id`
-    are None where the model has none.
+    `eod_id` is the model's own end piece, or the control piece named by `eod_piece`; None where there is
+    neither. `keeps_text` allows for one exception, U+2581, which comes back as a space.
 
     Raises Refused for a file that is no sentencepiece model, saying what it is, and for an `eod_piece` that
     is not a control piece of the model.
@@ -35,30 +42,32 @@ class SentencePieceTokenizer:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError:
             raise _not_a_model(name, what_it_is(model)) from None
+        self._model = ModelProto.FromString(model)
         self.vocab_size: int = self._processor.vocab_size()
         self.eod_id = self._find_eod(eod_piece)
         self.pad_id = _none_if_absent(self._processor.pad_id())
         self.unk_id = _none_if_absent(self._processor.unk_id())
-        spec = ModelProto.FromString(model)
-        self.keeps_text = _keeps_text(spec)
-        by_words = (
-            self.keeps_text
-            and spec.trainer_spec.model_type == TrainerSpec.BPE
-            and can_cut_into_words([piece.piece for piece in spec.pieces])
-        )
-        self._encode_words = WordEncoder(self._encode_whole) if by_words else None
+        self.keeps_text = _keeps_text(self._model)
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`; never a special id of the model's control pieces, whatever the text spells."""
-        if self._encode_words is None or SPACE_PIECE in text:
-            return self._encode_whole(text)
-        return self._encode_words(text)
+        ids: list[int] = self.encode_many([text]).ids.tolist()
+        return ids
 
     def encode_many(self, texts: Sequence[str]) -> Encoded:
-        """The ids of all `texts`, the same as of each alone."""
-        each = [self.encode(text) for text in texts]
-        lengths = np.fromiter(map(len, each), np.int64, len(each))
-        return Encoded(np.fromiter(chain.from_iterable(each), np.int32, int(lengths.sum())), lengths)
+        """The ids of all `texts`, the same as of each alone: those the library gives.
+
+        Models that keep text and are trained by byte-pair encoding are encoded word by word (`words.py`), with
+        memory for a few times SLICE_BYTES. Others are encoded a document at a time.
+        """
+        if self._encode_words is None:
+            each = [self._processor.encode(text) for text in texts]
+            lengths = np.fromiter(map(len, each), np.int64, len(each))
+            return Encoded(np.fromiter(chain.from_iterable(each), np.int32, int(lengths.sum())), lengths)
+        # What the library does first, here done once for a whole document.
+        prefix = " " if self._model.normalizer_spec.add_dummy_prefix else ""
+        documents = [(prefix + text).replace(SPACE_PIECE, " ").encode() if text else b"" for text in texts]
+        return self._encode_words(documents)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; control pieces give nothing.
@@ -71,9 +80,21 @@ class SentencePieceTokenizer:
         text: str = self._processor.decode(ids)
         return text
 
-    def _encode_whole(self, text: str) -> list[int]:
-        ids: list[int] = self._processor.encode(text)
-        return ids
+    @cached_property
+    def _encode_words(self) -> WordEncoder | None:
+        """Encodes UTF-8 that has its prefix already; None for models that must see whole documents.
+
+        Made when first used: whoever only wants the fingerprint need not wait for it.
+        """
+        if not self.keeps_text or self._model.trainer_spec.model_type != TrainerSpec.BPE:
+            return None
+        pieces = [piece.piece for piece in self._model.pieces if piece.type in PIECES_OF_TEXT]
+        without_prefix = ModelProto()
+        without_prefix.CopyFrom(self._model)
+        without_prefix.normalizer_spec.add_dummy_prefix = False
+        processor = SentencePieceProcessor(model_proto=without_prefix.SerializeToString())
+        cuts = Cuts(piece.replace(SPACE_PIECE, " ") for piece in pieces)
+        return WordEncoder(cuts.word_starts, partial(processor.encode, num_threads=1))
 
     def _find_eod(self, piece: str | None) -> int | None:
         if piece is None:
@@ -93,12 +114,16 @@ def _none_if_absent(piece_id: int) -> int | None:
     return None if piece_id < 0 else piece_id
 
 
-def _keeps_text(spec: ModelProto) -> bool:
+def _keeps_text(model: ModelProto) -> bool:
     """Whether decoding restores every text but U+2581: nothing normalised, bytes for what has no piece."""
-    normalizer = spec.normalizer_spec
-    changes = normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
-    plain = normalizer.escape_whitespaces and not spec.trainer_spec.treat_whitespace_as_suffix
-    return bool(spec.trainer_spec.byte_fallback and plain and not changes)
+    normalizer = model.normalizer_spec
+    changes = (
+        normalizer.precompiled_charsmap
+        or normalizer.remove_extra_whitespaces
+        or model.denormalizer_spec.precompiled_charsmap
+    )
+    plain = normalizer.escape_whitespaces and not model.trainer_spec.treat_whitespace_as_suffix
+    return bool(model.trainer_spec.byte_fallback and plain and not changes)
 
 
 def _not_a_model(name: str, what: str) -> Refused:
