@@ -9,7 +9,7 @@ import lzma
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,17 +52,17 @@ def open_stream(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 def _decompressed(disk: BinaryIO, path: Path) -> BinaryIO:
     match compression_of(path):
         case ".gz":
-            stream: Any = gzip.GzipFile(fileobj=disk)
-        case ".xz":
-            stream = lzma.LZMAFile(disk)
-        case ".bz2":
-            stream = bz2.BZ2File(disk)
+            stream: io.RawIOBase = _OneReadAtATime(gzip.GzipFile(fileobj=disk))
         case ".zst":
-            stream = _zstd(disk)
+            stream = _OneReadAtATime(_zstd(disk))
+        case ".xz":
+            stream = _Streams(disk, lzma.LZMADecompressor, padding=b"\0")
+        case ".bz2":
+            stream = _Streams(disk, bz2.BZ2Decompressor)
         case _:
             return disk
     # Their own line reading is Python code; this buffer's is not.
-    return cast(BinaryIO, io.BufferedReader(_OneReadAtATime(stream), READ_BYTES))
+    return cast(BinaryIO, io.BufferedReader(stream, READ_BYTES))
 
 
 class _OneReadAtATime(io.RawIOBase):
@@ -78,6 +78,46 @@ class _OneReadAtATime(io.RawIOBase):
         data = self._stream.read1(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+class _Streams(io.RawIOBase):
+    """Compressed streams one after the other, with `padding` between them.
+
+    Python's own readers of these two kinds take anything that follows a complete stream and is none for its end, so
+    that what a damaged second one held would be lost without a word; here that is an error.
+    """
+
+    def __init__(self, disk: BinaryIO, make: Callable[[], Any], padding: bytes = b""):
+        self._disk = disk
+        self._make = make
+        self._padding = padding
+        self._decompressor = make()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = b""
+        while not data:
+            found = b""
+            if self._decompressor.eof:
+                found = self._next_stream()
+                if not found:
+                    return 0
+                self._decompressor = self._make()
+            elif self._decompressor.needs_input and not (found := self._disk.read(READ_BYTES)):
+                raise EOFError("ended before the end-of-stream marker")
+            data = self._decompressor.decompress(found, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next_stream(self) -> bytes:
+        """The beginning of what follows a complete stream; empty at the end of the file."""
+        found = self._decompressor.unused_data
+        while not (found := found.lstrip(self._padding) if self._padding else found):
+            if not (found := self._disk.read(READ_BYTES)):
+                break
+        return bytes(found)
 
 
 def _zstd(disk: BinaryIO) -> BinaryIO:
