@@ -92,7 +92,10 @@ class Publication:
 
     def _refuse_existing(self) -> None:
         found = [str(path) for path in self.paths if path.exists()]
-        if found:
+        last = self.paths[-1]
+        # A kill between two renames leaves the last file written aside, and those before it in place.
+        killed_halfway = partial_path(last).exists() and not last.exists()
+        if found and not killed_halfway:
             remedy = "pass --overwrite to replace what is there, or name another output"
             raise refuse(", ".join(found), "already there, with other content or of unknown origin", remedy)
 

@@ -77,3 +77,32 @@ def test_compare_accepts_the_same_bytes_and_refuses_others_or_half_a_set(tmp_pat
     with pytest.raises(Refused):
         publish(paths, [b"1", b"2"], "compare")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_kill_between_two_renames_is_no_obstacle_to_the_next_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / "c.bin", tmp_path / "c.idx"]
+
+    def killed(source: Path, target: Path) -> None:
+        if target == paths[1]:
+            raise SystemExit
+        source.replace(target)
+
+    publication = Publication(paths)
+    for path in paths:
+        publication.open(path).write(b"first")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("os.rename", killed)
+        publication.commit()
+    for file in publication._files.values():
+        # As the end of the process closes it, without removing it.
+        file.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.bin", "c.idx.partial"]
+    with Publication(paths) as again:
+        for path in paths:
+            again.open(path).write(b"second")
+        again.commit()
+    assert [path.read_bytes() for path in paths] == [b"second", b"second"]
+    with pytest.raises(Refused, match="already there"):
+        Publication(paths)
