@@ -40,7 +40,9 @@ class Publication:
         self.paths = tuple(paths)
         self.existing = existing
         self._files: dict[Path, BinaryIO] = {}
-        if existing == "refuse":
+        # A kill between two renames leaves the last file written aside, and those before it in place.
+        was_killed = partial_path(self.paths[-1]).exists() and not self.paths[-1].exists()
+        if existing == "refuse" and not was_killed:
             self._refuse_existing()
 
     def __enter__(self) -> Publication:
@@ -92,10 +94,7 @@ class Publication:
 
     def _refuse_existing(self) -> None:
         found = [str(path) for path in self.paths if path.exists()]
-        last = self.paths[-1]
-        # A kill between two renames leaves the last file written aside, and those before it in place.
-        killed_halfway = partial_path(last).exists() and not last.exists()
-        if found and not killed_halfway:
+        if found:
             remedy = "pass --overwrite to replace what is there, or name another output"
             raise refuse(", ".join(found), "already there, with other content or of unknown origin", remedy)
 
