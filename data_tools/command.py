@@ -54,9 +54,9 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--longest-mib",
         type=positive_number,
-        default=8,
+        default=4,
         metavar="N",
-        help="a record longer than this is a bad one; a process may need some 30 times as much memory (default: 8)",
+        help="a record longer than this is a bad one; a process may need 50 times as much memory (default: 4)",
     )
 
 

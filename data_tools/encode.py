@@ -20,7 +20,7 @@ from data_tools.pool import Advance
 from data_tools.records import BadRecord, Document, Reading, read_documents
 from data_tools.work import CONTENTS, ShardFacts, WorkFolder
 
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 2 << 20
 """Text encoded at once: enough for words to repeat, little enough to hold."""
 SPACE_SIGN = "\u2581"
 

@@ -33,7 +33,7 @@ class Reading:
     metadata_keys: tuple[str, ...] = ()
     """What else is read where that has to be said beforehand: columns of a `.parquet` file."""
     joiner: str = "\n\n"
-    longest_bytes: int = 8 * MIB
+    longest_bytes: int = 4 * MIB
 
 
 class Document(NamedTuple):
