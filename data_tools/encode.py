@@ -15,6 +15,7 @@ import numpy as np
 from attnres_train.data.indexed_writer import pack_documents
 from attnres_train.errors import refuse
 from attnres_train.tokenizer.protocol import Tokenizer
+from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.pieces import Piece, Shard
 from data_tools.pool import Advance
 from data_tools.records import BadRecord, Document, Reading, read_documents
@@ -22,7 +23,6 @@ from data_tools.work import CONTENTS, ShardFacts, WorkFolder
 
 BATCH_BYTES = 2 << 20
 """Text encoded at once: enough for words to repeat, little enough to hold."""
-SPACE_SIGN = "\u2581"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class _ShardWork:
         if packed.largest_id is not None:
             self.largest_id = max(self.largest_id or 0, packed.largest_id)
         self.counts["text_bytes"] += sum(document.text_bytes for document in documents)
-        self.counts["space_sign_characters"] += sum(document.text.count(SPACE_SIGN) for document in documents)
+        self.counts["space_sign_characters"] += sum(document.text.count(SPACE_PIECE) for document in documents)
         self.counts["cut_words"] += cut_words
         if tokenizer.unk_id is not None:
             self.counts["unknown_tokens"] += int(np.count_nonzero(ids == tokenizer.unk_id))

@@ -20,9 +20,9 @@ from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer
+from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.bad_records import BadRecords, documents_of
 from data_tools.command import MIB, Report, positive_number, run_tool, tool_parser
-from data_tools.encode import SPACE_SIGN
 from data_tools.pool import Advance, WorkerPool, available_cpus
 from data_tools.progress import Tell, progress
 from data_tools.records import Reading
@@ -216,7 +216,7 @@ class TextCompare:
                 # The counts will be told to differ.
                 continue
             ids = self.reader.document(number).tolist()
-            wanted = text.replace(SPACE_SIGN, " ")
+            wanted = text.replace(SPACE_PIECE, " ")
             with_sign += wanted != text
             found = self.tokenizer.decode(ids[:-1] if self.has_eod else ids)
             if found not in (text, wanted):

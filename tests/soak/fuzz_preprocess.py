@@ -30,7 +30,7 @@ from attnres_train.data.indexed import IndexedReader
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
-from data_tools.encode import SPACE_SIGN
+from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.preprocess import main as preprocess
 from tests.soak.mutations import TEXTS, Sample, bases, expected, mutate
 
@@ -125,7 +125,7 @@ def try_one(path: Path, sample: Sample, tokenizer: Tokenizer, model: Path, facts
     facts.update(stored=len(stored), blank=report["blank_documents"], skipped=report["skipped_records"])
     facts["damaged archives"] += wanted.is_damaged
     if wanted.texts is not None:
-        texts = [text.replace(SPACE_SIGN, " ") for text in wanted.texts]
+        texts = [text.replace(SPACE_PIECE, " ") for text in wanted.texts]
         if stored != (texts[: len(stored)] if wanted.is_damaged else texts):
             return f"stored {stored}, wanted {texts}"
     accounted = len(stored) + report["blank_documents"] + report["skipped_records"]
