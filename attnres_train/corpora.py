@@ -33,13 +33,12 @@ def open_corpora(config: RunConfig) -> Corpora:
     fingerprint = tokenizer.fingerprint if tokenizer else None
     vocabulary, training = vocabulary_size(config), config.training
     assert config.data.train is not None, "load_checked has seen to it"
-    train = TrainingData(
-        blend_weights(config.data.train), training.sequence_length, training.seed, vocabulary, fingerprint
-    )
+    apart, length = config.data.isolate_documents, training.sequence_length
+    train = TrainingData(blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, apart)
     valid = None
     if config.data.valid is not None:
         weights = blend_weights(config.data.valid)
-        valid = ValidationData(weights, training.sequence_length, training.eval_samples, vocabulary, fingerprint)
+        valid = ValidationData(weights, length, training.eval_samples, vocabulary, fingerprint, apart)
     fingerprints = {"train": train.fingerprint, **({"tokenizer": fingerprint} if fingerprint else {})}
     prefixes = list(blend_weights(config.data.train))
     fingerprints |= {f"source {prefixes[number]}": corpus.fingerprint for number, corpus in train.corpora.items()}

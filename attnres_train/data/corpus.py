@@ -2,6 +2,17 @@
 
 A sample of sequence length T is T + 1 tokens of the pair's documents taken as one stream; sample i begins at
 token i T. Inputs are the first T tokens, labels the last T, so each token but the very first is a label once.
+
+Where documents are isolated, the end-of-document token belongs to both its neighbours: as a label it ends its
+document, as an input it begins the next one, which sees nothing before it:
+
+    tokens      a1  a2  EOD  b1  b2  EOD  c1
+    inputs      a1  a2  EOD  b1  b2  EOD
+    segments     0   0   1    1   1   2
+    labels      a2  EOD  b1  b2  EOD  c1
+
+So every label counts, none is predicted from another document, and what generation starts from, EOD alone, is what
+training has seen before every first token. A window that begins inside a document begins with the rest of it.
 """
 
 from __future__ import annotations
@@ -23,10 +34,15 @@ from attnres_train.errors import Problem, Refused, refuse
 
 
 class Sample(NamedTuple):
-    """One sample; `sample_id` is `source:eEPOCH:index`, for example `0:e2:117`; tokens are [T + 1]."""
+    """One sample; `sample_id` is `source:eEPOCH:index`, for example `0:e2:117`; tokens are [T + 1].
+
+    `segments` [T] has the number of each input's document, counted from the start of the sample; None where documents
+    are not told apart.
+    """
 
     sample_id: str
     tokens: npt.NDArray[np.int64]
+    segments: npt.NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +67,8 @@ class Corpus:
     """One pair and a sequence length T.
 
     Raises Refused where the pair is damaged, shorter than one sample, or made with another tokenizer than the
-    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known).
+    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known); and where
+    `isolate_documents` asks for documents that the pair does not mark.
     """
 
     def __init__(
@@ -60,6 +77,7 @@ class Corpus:
         sequence_length: int,
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
+        isolate_documents: bool = False,
     ):
         self.prefix = str(prefix)
         self.sequence_length = sequence_length
@@ -69,6 +87,7 @@ class Corpus:
         if self.manifest is not None:
             check_pair(self.manifest, self.reader)
             _check_tokenizer(self.prefix, self.manifest, vocabulary_size, tokenizer_fingerprint)
+        self._separator = _require_eod(self.prefix, self.manifest) if isolate_documents else None
         self.num_samples = max(0, self.reader.num_tokens - 1) // sequence_length
         if self.num_samples < 1:
             raise refuse(
@@ -97,6 +116,15 @@ class Corpus:
             )
         return tokens
 
+    def segments(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int32] | None:
+        """The number of the document of each input of a sample, [T]; None unless documents are isolated.
+
+        An end-of-document token counts to the document after it: as an input it says that one begins.
+        """
+        if self._separator is None:
+            return None
+        return np.cumsum(tokens[:-1] == self._separator, dtype=np.int32)
+
     @property
     def fingerprint(self) -> str:
         """What the pair holds: the checksum of its tokens, or its size where there is no manifest."""
@@ -118,8 +146,20 @@ def _check_tokenizer(prefix: str, manifest: Manifest, vocabulary_size: int, fing
         raise Refused(problems)
 
 
+def _require_eod(prefix: str, manifest: Manifest | None) -> int:
+    """The token that ends every document; text never becomes it, so where it stands a document ends."""
+    if manifest is not None and manifest.eod_id is not None:
+        return manifest.eod_id
+    why = "has no manifest that names one" if manifest is None else "was made without one (--no-eod)"
+    raise refuse(
+        prefix,
+        f"data.isolate_documents needs an end-of-document token, and the pair {why}",
+        "make the pair with `python -m data_tools.preprocess`, or set data.isolate_documents = false",
+    )
+
+
 def _open_all(
-    weights: Mapping[str, float], sequence_length: int, vocabulary_size: int, fingerprint: str | None
+    weights: Mapping[str, float], sequence_length: int, vocabulary_size: int, fingerprint: str | None, isolate: bool
 ) -> dict[int, Corpus]:
     """The corpora of weight above 0, by their number in `weights`; all problems are refused at once."""
     corpora: dict[int, Corpus] = {}
@@ -128,7 +168,7 @@ def _open_all(
         if weight == 0:
             continue
         try:
-            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint)
+            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint, isolate)
         except Refused as refused:
             problems.extend(refused.problems)
     if problems:
@@ -152,12 +192,15 @@ class TrainingData:
         seed: int,
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
+        isolate_documents: bool = False,
     ):
         self.weights = dict(weights)
         self.sequence_length = sequence_length
         self.seed = seed
         self.blend = Blend(self.weights)
-        self.corpora = _open_all(self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint)
+        self.corpora = _open_all(
+            self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents
+        )
         # A key of its own for every source, or corpora of equal size would be shuffled alike.
         self._orders = {
             number: SampleOrder(corpus.num_samples, derive_key(seed, number)) for number, corpus in self.corpora.items()
@@ -175,7 +218,7 @@ class TrainingData:
             here = sources == number
             epochs[here], indices[here] = self._orders[number].locate(ordinals[here])
         places = zip(sources.tolist(), epochs.tolist(), indices.tolist(), strict=True)
-        return [Sample(f"{s}:e{epoch}:{i}", self.corpora[s].sample(i)) for s, epoch, i in places]
+        return [_sample(f"{s}:e{epoch}:{i}", self.corpora[s], i) for s, epoch, i in places]
 
     def summary(self, total_samples: int) -> list[SourceSummary]:
         """What `total_samples` draws from the start of the run take from each source."""
@@ -192,6 +235,11 @@ class TrainingData:
         parts = [f"{self.seed} {self.sequence_length} {self.blend.counts}"]
         parts += [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _sample(name: str, corpus: Corpus, index: int) -> Sample:
+    tokens = corpus.sample(index)
+    return Sample(name, tokens, corpus.segments(tokens))
 
 
 def _summarize(prefix: str, share: float, corpus: Corpus | None, draws: int) -> SourceSummary:
@@ -223,12 +271,13 @@ class ValidationData:
         num_samples: int,
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
+        isolate_documents: bool = False,
     ):
         if num_samples < 1:
             raise ValueError(f"a validation set of {num_samples} samples")
         draws = Blend(weights).draws(num_samples)
         self.sequence_length = sequence_length
-        self.corpora = _open_all(weights, sequence_length, vocabulary_size, tokenizer_fingerprint)
+        self.corpora = _open_all(weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents)
         self._places = [
             (number, index)
             for number, corpus in self.corpora.items()
@@ -241,7 +290,7 @@ class ValidationData:
     def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
         """The samples at `positions`, each below `len(self)`."""
         places = [self._places[position] for position in positions.tolist()]
-        return [Sample(f"{number}:e0:{index}", self.corpora[number].sample(index)) for number, index in places]
+        return [_sample(f"{number}:e0:{index}", self.corpora[number], index) for number, index in places]
 
 
 def _spread(count: int, size: int) -> list[int]:
