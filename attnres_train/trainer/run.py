@@ -16,6 +16,7 @@ from attnres_train.config.resolve import resolved_split, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
+from attnres_train.data.ahead import ReadAhead
 from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words
 from attnres_train.errors import ExitCode, Problem, Refused, refuse
@@ -41,27 +42,25 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
     split = resolved_split(config, vocabulary)
     _announce(config, grid, split, vocabulary, corpora, backend)
     padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
-    outcome = train(
-        Run(
-            config=config,
-            grid=grid,
-            parts=build_parts(config, grid, split, vocabulary),
-            loader=BatchLoader(
-                corpora.train,
-                training.global_batch_size,
-                training.micro_batch_size,
-                grid.data_rank,
-                grid.data,
-            ),
-            validation=corpora.valid,
-            identity=RunIdentity(split, corpora.fingerprints, config_values(config, loaded.origins)),
-            resolved=resolved_toml(config, loaded.origins),
-            folder=folder,
-            checkpoint=checkpoint,
-            flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
-            stop=stop,
-        )
+    batches = BatchLoader(
+        corpora.train, training.global_batch_size, training.micro_batch_size, grid.data_rank, grid.data
     )
+    with ReadAhead(batches, training.global_batch_size) as loader:
+        outcome = train(
+            Run(
+                config=config,
+                grid=grid,
+                parts=build_parts(config, grid, split, vocabulary),
+                loader=loader,
+                validation=corpora.valid,
+                identity=RunIdentity(split, corpora.fingerprints, config_values(config, loaded.origins)),
+                resolved=resolved_toml(config, loaded.origins),
+                folder=folder,
+                checkpoint=checkpoint,
+                flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
+                stop=stop,
+            )
+        )
     stop_process_group()
     return outcome
 
