@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from attnres_train.data.blend import Blend
 from attnres_train.data.indexed import IndexedReader, sidecar_path
 from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.data.order import SampleOrder, derive_key
+from attnres_train.data.summary import Shortfall, SourceSummary
 from attnres_train.errors import Problem, Refused, refuse
 
 
@@ -43,24 +44,6 @@ class Sample(NamedTuple):
     sample_id: str
     tokens: npt.NDArray[np.int64]
     segments: npt.NDArray[np.int32] | None = None
-
-
-@dataclass(frozen=True)
-class SourceSummary:
-    """One source of a run: what it holds, and what the run takes from it.
-
-    `samples`, `tokens` and `documents` are None for a source of weight 0, which is not opened.
-    `known_tokenizer` is False for a pair without a manifest: only its ids can be checked.
-    """
-
-    prefix: str
-    weight: float
-    samples: int | None
-    tokens: int | None
-    documents: int | None
-    known_tokenizer: bool
-    draws: int
-    epochs: float
 
 
 class Corpus:
@@ -223,9 +206,9 @@ class TrainingData:
     def summary(self, total_samples: int) -> list[SourceSummary]:
         """What `total_samples` draws from the start of the run take from each source."""
         draws = self.blend.draws(total_samples)
-        total_weight = sum(self.weights.values())
+        total_weight = sum(map(Fraction, self.weights.values()))  # exact: a sum of floats may overflow
         return [
-            _summarize(prefix, weight / total_weight, self.corpora.get(number), draws[number])
+            _summarize(prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), draws[number])
             for number, (prefix, weight) in enumerate(self.weights.items())
         ]
 
@@ -234,7 +217,7 @@ class TrainingData:
         """SHA-256 over all that the order depends on: equal on ranks that see the same samples."""
         parts = [f"{self.seed} {self.sequence_length} {self.blend.counts}"]
         parts += [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return _digest(parts)
 
 
 def _sample(name: str, corpus: Corpus, index: int) -> Sample:
@@ -283,14 +266,29 @@ class ValidationData:
             for number, corpus in self.corpora.items()
             for index in _spread(min(draws[number], corpus.num_samples), corpus.num_samples)
         ]
+        self.shortfalls = [
+            Shortfall(corpus.prefix, draws[number], corpus.num_samples)
+            for number, corpus in self.corpora.items()
+            if draws[number] > corpus.num_samples
+        ]
 
     def __len__(self) -> int:
         return len(self._places)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over all that the samples depend on: equal on ranks that evaluate on the same ones."""
+        parts = [f"{self.sequence_length} {len(self)}"]
+        return _digest(parts + [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()])
 
     def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
         """The samples at `positions`, each below `len(self)`."""
         places = [self._places[position] for position in positions.tolist()]
         return [_sample(f"{number}:e0:{index}", self.corpora[number], index) for number, index in places]
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _spread(count: int, size: int) -> list[int]:

@@ -38,6 +38,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
     grid = build_grid(config.parallel, training.seed)
     _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
     backend = agreed_backend(config, grid)
+    agree_on_data(corpora, grid)
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
     _announce(config, grid, split, vocabulary, corpora, backend)
@@ -99,6 +100,19 @@ def agreed_backend(config: RunConfig, grid: Grid) -> str:
     return mine
 
 
+def agree_on_data(corpora: Corpora, grid: Grid) -> None:
+    """Refuse, on every rank, ranks that would see other samples, such as those of a node with an older copy."""
+    mine = {kind: corpora.fingerprints.get(kind, "none") for kind in ("tokenizer", "train", "valid")}
+    everybody = [mine] * grid.world_size
+    dist.all_gather_object(everybody, mine, group=grid.control)
+    for rank, other in enumerate(everybody):
+        for kind, value in other.items():
+            if value != everybody[0][kind]:
+                message = f"{kind} {everybody[0][kind][:12]} on rank 0, {value[:12]} on rank {rank}"
+                remedy = "give every node the same configuration and the same pairs; each .json has a pair's checksums"
+                raise refuse("data", message, remedy)
+
+
 def _announce(
     config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, corpora: Corpora, backend: str
 ) -> None:
@@ -111,12 +125,16 @@ def _announce(
     )
     log.info(f"depth backend: {backend}")
     log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
-    for source in corpora.train.summary(training.steps * training.global_batch_size):
-        if source.samples is None:
-            log.info(f"{source.prefix}: weight 0, unused")
-            continue
-        unknown = "" if source.known_tokenizer else "; no manifest: made with which tokenizer is not known"
-        log.info(
-            f"{source.prefix}: {source.tokens:,} tokens, {source.samples:,} samples; "
-            f"{source.draws:,} draws, {source.epochs:.2f} epochs{unknown}"
-        )
+    for line in _data_lines(config, corpora):
+        log.info(line)
+
+
+def _data_lines(config: RunConfig, corpora: Corpora) -> list[str]:
+    training, valid = config.training, corpora.valid
+    lines = [str(source) for source in corpora.train.summary(training.steps * training.global_batch_size)]
+    lines.append(f"order of samples: {corpora.train.fingerprint[:12]} on every rank")
+    if valid is not None:
+        lines.append(f"validation: {len(valid):,} samples")
+    if config.data.isolate_documents:
+        lines.append("attention stays inside documents")
+    return lines + corpora.notes
