@@ -107,8 +107,7 @@ def _load(options: argparse.Namespace, overrides: list[str], purpose: Purpose) -
 
 
 def _check(loaded: Loaded, options: argparse.Namespace) -> None:
-    plan_only = loaded.config.data.train is None
-    notes = ["enough for a plan; training also needs data.train"] if plan_only else []
+    notes = _notes(loaded)
     if options.json:
         _print_json({"problems": [], "notes": notes})
         return
@@ -120,6 +119,15 @@ def _check(loaded: Loaded, options: argparse.Namespace) -> None:
     print(f"  {from_file} keys from the file, {given} from the command line, {defaults} defaults")
     for note in notes:
         print(f"  note: {note}")
+
+
+def _notes(loaded: Loaded) -> list[str]:
+    """What is no problem and yet worth a line."""
+    if loaded.config.data.train is None:
+        return ["enough for a plan; training also needs data.train"]
+    from attnres_train.corpora import open_corpora  # imports numpy, which a plan can do without
+
+    return open_corpora(loaded.config).notes
 
 
 def _plan(loaded: Loaded, options: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@ from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights
 from attnres_train.data.corpus import TrainingData, ValidationData
+from attnres_train.errors import Problem, Refused
 from attnres_train.tokenizer.load import load_tokenizer
 
 
@@ -15,31 +16,49 @@ from attnres_train.tokenizer.load import load_tokenizer
 class Corpora:
     """The opened corpora of a run, and what identifies them and their tokenizer.
 
-    `fingerprints` has `tokenizer`, `train` for the whole blend, and `source PREFIX` for each of its corpora.
+    `fingerprints` has `tokenizer`, `train` for the whole blend, `valid`, and `source PREFIX` for each training corpus.
     """
 
     train: TrainingData
     valid: ValidationData | None
     fingerprints: dict[str, str]
 
+    @property
+    def notes(self) -> list[str]:
+        """What is not as it was asked for, and yet no reason to refuse."""
+        return [str(shortfall) for shortfall in self.valid.shortfalls] if self.valid is not None else []
+
 
 def open_corpora(config: RunConfig) -> Corpora:
     """Open what the checked `config` names.
 
-    Raises Refused for pairs that are damaged or were made with another tokenizer.
+    Raises Refused for pairs that are damaged or were made with another tokenizer, those of training and validation at
+    once.
     """
     tokenizer = load_tokenizer(config.tokenizer.model) if config.tokenizer.model else None
     fingerprint = tokenizer.fingerprint if tokenizer else None
     vocabulary, training = vocabulary_size(config), config.training
+    apart, length = config.data.isolate_documents, training.sequence_length
     assert config.data.train is not None, "load_checked has seen to it"
-    train = TrainingData(
-        blend_weights(config.data.train), training.sequence_length, training.seed, vocabulary, fingerprint
-    )
-    valid = None
-    if config.data.valid is not None:
-        weights = blend_weights(config.data.valid)
-        valid = ValidationData(weights, training.sequence_length, training.eval_samples, vocabulary, fingerprint)
-    fingerprints = {"train": train.fingerprint, **({"tokenizer": fingerprint} if fingerprint else {})}
-    prefixes = list(blend_weights(config.data.train))
-    fingerprints |= {f"source {prefixes[number]}": corpus.fingerprint for number, corpus in train.corpora.items()}
-    return Corpora(train, valid, fingerprints)
+    train, valid = None, None
+    problems: list[Problem] = []
+    try:
+        train = TrainingData(blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, apart)
+    except Refused as refused:
+        problems += refused.problems
+    try:
+        if config.data.valid is not None:
+            weights = blend_weights(config.data.valid)
+            valid = ValidationData(weights, length, training.eval_samples, vocabulary, fingerprint, apart)
+    except Refused as refused:
+        problems += refused.problems
+    if problems or train is None:
+        raise Refused(list(dict.fromkeys(problems)))  # a pair may be in both
+    return Corpora(train, valid, _fingerprints(train, valid, fingerprint))
+
+
+def _fingerprints(train: TrainingData, valid: ValidationData | None, tokenizer: str | None) -> dict[str, str]:
+    found = {"train": train.fingerprint}
+    found |= {"valid": valid.fingerprint} if valid is not None else {}
+    found |= {"tokenizer": tokenizer} if tokenizer is not None else {}
+    return found | {f"source {corpus.prefix}": corpus.fingerprint for corpus in train.corpora.values()}

@@ -52,7 +52,8 @@ class Plan:
     """All numbers are of the whole run or of one step, never of one rank, unless the name says so.
 
     `parameters_per_rank` is what a rank of each pipeline position holds, copies included; `bubble_fraction`
-    the share of a step in which a rank waits, were all stages equal; `flops_per_step` counts model FLOPs.
+    the share of a step in which a rank waits, were all stages equal; `flops_per_step` counts model FLOPs, attention
+    over whole windows: with `isolate_documents` an upper bound.
     """
 
     grid: Grid
@@ -68,6 +69,7 @@ class Plan:
     sequence_length: int
     steps: int
     flops_per_step: float
+    isolate_documents: bool
     bubble_fraction: float
     learning_rates: tuple[float, ...]
     wire: Traffic
@@ -107,6 +109,7 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
         sequence_length=training.sequence_length,
         steps=training.steps,
         flops_per_step=flops_per_token * training.global_batch_size * training.sequence_length,
+        isolate_documents=config.data.isolate_documents,
         bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, micro_batches),
         learning_rates=_first_rates(config),
         wire=plan_traffic(config, wire, micro_batches, data),
@@ -133,6 +136,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "tokens_per_step": plan.tokens_per_step,
         "steps": plan.steps,
         "flops_per_step": plan.flops_per_step,
+        "isolate_documents": plan.isolate_documents,
         "bubble_fraction": plan.bubble_fraction,
         "learning_rates": list(plan.learning_rates),
         "wire": plan.wire.as_json(),

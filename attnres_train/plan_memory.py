@@ -166,7 +166,8 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
     by t, too. With recompute `layer` or `block` only what leaves each span of layers stands: complete sources, and
     the partial where a block is open.
 
-    This is the published attention over depth and the standard residual. The other modes run in plain torch and
+    Isolated documents add their lengths alone: there is no mask. This is the published attention over depth and the
+    standard residual. The other modes run in plain torch and
     keep more: fp32 copies of what they read.
     """
     spans, readers = _spans(config, wire, stage), wire.readers(stage)

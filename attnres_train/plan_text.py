@@ -20,10 +20,7 @@ def plan_text(plan: Plan, title: str) -> str:
         ("ranks", _ranks(plan)),
         ("step", _step(plan)),
         ("run", f"{plan.steps:,} steps, {plan.steps * plan.tokens_per_step:,} tokens"),
-        (
-            "work",
-            f"{plan.flops_per_step:.3g} model FLOPs a step, {plan.flops_per_step * plan.steps:.3g} in all",
-        ),
+        ("work", _work(plan)),
         ("first rates", _rates(plan)),
     ]
     facts += [("wire", _wire(plan)), ("", _kept(plan)), ("bubble", _bubble(plan))] if plan.wire.plan.hops() else []
@@ -72,6 +69,11 @@ def _step(plan: Plan) -> str:
     product = f"micro-batch {plan.micro_batch_size} * {plan.micro_batches} * data {plan.grid.data}"
     samples = f"{plan.global_batch_size} samples ({product})"
     return f"{samples} of {plan.sequence_length:,} tokens = {plan.tokens_per_step:,} tokens"
+
+
+def _work(plan: Plan) -> str:
+    text = f"{plan.flops_per_step:.3g} model FLOPs a step, {plan.flops_per_step * plan.steps:.3g} in all"
+    return text + ("; at most: attention inside documents is less" if plan.isolate_documents else "")
 
 
 def _rates(plan: Plan) -> str:

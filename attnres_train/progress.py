@@ -42,7 +42,7 @@ class StepReport:
     backward_bytes: int
     stop_requested: bool
     data_seconds: float
-    """Time this rank spent reading samples."""
+    """Time this rank waited for its samples, which are read while the step before runs."""
     not_finite: tuple[str, ...] = ()
     """Of a skipped step: which ranks had a loss that is not finite, on which samples."""
     writing_ranks: int = 0

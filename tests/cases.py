@@ -29,3 +29,10 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 CASES: Mapping[str, Mapping[str, Any]] = {**PUBLISHED, **VARIANTS}
+
+APART: Mapping[str, str] = {
+    "standard, documents apart": "standard",
+    "full, documents apart": "full",
+    "block, documents apart": "block",
+}
+"""The cases whose attention stays inside documents (data.isolate_documents), by the residual they have."""

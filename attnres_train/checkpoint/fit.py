@@ -23,6 +23,7 @@ _FINGERPRINT_REMEDIES = {
     "train": "use the same corpora, blend, training.seed and training.sequence_length, or another run folder",
 }
 _ALLOWED_AS = {"tokenizer": "tokenizer", "train": "data"}
+_ISOLATION = "data.isolate_documents"
 _CONFIGURATION = "use the configuration the checkpoint was trained with"
 
 Shape = tuple[int, ...]
@@ -55,6 +56,7 @@ def differences(
         *_parts(manifest, stored_parts, mine),
         *_fingerprints(manifest, fingerprints),
         *_settings(manifest, settings),
+        *_isolation(manifest, settings),
     ]
 
 
@@ -100,6 +102,15 @@ def _settings(manifest: Manifest, settings: Mapping[str, Any]) -> Iterator[Diffe
         if key.startswith(("model.", "residual.")) and key not in FREE_TO_CHANGE:
             text = f"was {was!r} in the checkpoint, is {now!r}: another model"
             yield Difference(Problem(key, text, _or_allow(f"write {key} = {_toml(was)}", "settings")), "settings")
+
+
+def _isolation(manifest: Manifest, settings: Mapping[str, Any]) -> Iterator[Difference]:
+    """The order of samples stays, and so the fingerprint; what a token is predicted from does not."""
+    # A checkpoint that lacks the key is from before it: nothing was isolated.
+    was, now = (bool(known.get(_ISOLATION, False)) for known in (manifest.settings, settings))
+    if was != now:
+        text = f"was {_toml(was)} in the checkpoint, is {_toml(now)}: tokens see other parts of the same samples"
+        yield Difference(Problem(_ISOLATION, text, _or_allow(f"write {_ISOLATION} = {_toml(was)}", "data")), "data")
 
 
 def _toml(value: Any) -> str:

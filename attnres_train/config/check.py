@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from math import gcd
 
 from attnres_train.config.check_batch import check_batch
+from attnres_train.config.check_data import check_data
 from attnres_train.config.check_residual import check_residual
 from attnres_train.config.check_schedule import check_schedule
 from attnres_train.config.nearest import join_or, nearest_divisors, nearest_multiples
 from attnres_train.config.run_config import RunConfig
-from attnres_train.data.config import blend_weights
 from attnres_train.errors import Problem
 
 
@@ -28,7 +28,7 @@ def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
         *check_batch(config, world_size),
         *check_schedule(config),
         *_tokenizer(config),
-        *_data(config),
+        *check_data(config),
         *_resume(config),
     ]
 
@@ -119,23 +119,6 @@ def _tokenizer(config: RunConfig) -> Iterator[Problem]:
     if config.tokenizer.model is None and config.tokenizer.vocab_size is None:
         remedy = "set tokenizer.model (for training), or tokenizer.vocab_size (for a plan)"
         yield Problem("tokenizer.model", "neither it nor tokenizer.vocab_size is set", remedy)
-
-
-def _data(config: RunConfig) -> Iterator[Problem]:
-    data = config.data
-    if data.valid is not None and data.train is None:
-        yield Problem("data.valid", "set, but data.train is not", "set data.train, or remove data.valid")
-    for key, source in (("data.train", data.train), ("data.valid", data.valid)):
-        if source is None:
-            continue
-        weights = blend_weights(source)
-        if "" in weights:
-            yield Problem(key, "an empty prefix", "write the path of a .bin/.idx pair without its ending")
-        if negative := {prefix: weight for prefix, weight in weights.items() if weight < 0}:
-            shown = ", ".join(f"{prefix} = {weight:g}" for prefix, weight in negative.items())
-            yield Problem(key, f"negative weight: {shown}", "weights are 0 or more; 0 leaves a corpus out")
-        elif not sum(weights.values()) > 0:
-            yield Problem(key, f"no weight above 0 among {len(weights)}", "give at least one corpus a weight above 0")
 
 
 def _resume(config: RunConfig) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attnres_train.checkpoint.folder import candidates
+from attnres_train.config.check_data import check_weights
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights
@@ -16,8 +17,10 @@ from attnres_train.errors import Problem, Refused
 def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
     """Problems of the tokenizer, data and checkpoint that `config` names; relative paths from here."""
     absent = [*_tokenizer(config), *_data(config)]
+    # Wrong weights are `check`'s to tell; what cannot be blended is not opened.
+    can_be_opened = not absent and not any(check_weights(config))
     folder = run_folder(config, config_path)
-    return [*absent, *([] if absent else _contents(config)), *_writable(folder), *_resume(config, folder)]
+    return [*absent, *(_contents(config) if can_be_opened else []), *_writable(folder), *_resume(config, folder)]
 
 
 def check_needed_for_training(config: RunConfig) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""From token files to batches; only `loader.py` knows torch.
+"""From token files to batches; only `loader.py` and what is on top of it know torch.
 
     files.py      files written aside and published together, by rename
     indexed.py    reader and writer of a `.bin/.idx` pair of tokens
@@ -8,6 +8,7 @@
     continuation.py  what other training data mean for a run that goes on
     corpus.py     pairs cut into samples; training data (blended, shuffled) and validation data (fixed)
     loader.py     the batches of a step on one data rank
+    ahead.py      the next step's batches, read while this one runs
     config.py     the [data] section
 
 A *position* counts samples from the start of a run. What is drawn at a position depends on nothing else: not

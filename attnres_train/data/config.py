@@ -11,6 +11,9 @@ class DataConfig:
     """Prefix of a `.bin/.idx` pair, or `{prefix = weight}` for a blend."""
     valid: str | dict[str, float] | None = None
     """The same for validation; None trains without evaluation."""
+    isolate_documents: bool = False
+    """Attention never reaches another document, in training and evaluation. A document's window then begins with the
+    end-of-document token before it, which stands for the beginning; the pairs must have been made with one."""
 
 
 def blend_weights(source: str | dict[str, float]) -> dict[str, float]:

@@ -2,13 +2,24 @@
 
 A sample of sequence length T is T + 1 tokens of the pair's documents taken as one stream; sample i begins at
 token i T. Inputs are the first T tokens, labels the last T, so each token but the very first is a label once.
+
+Where documents are isolated, the end-of-document token belongs to both its neighbours: as a label it ends its
+document, as an input it begins the next one, which sees nothing before it:
+
+    tokens      a1  a2  EOD  b1  b2  EOD  c1
+    inputs      a1  a2  EOD  b1  b2  EOD
+    segments     0   0   1    1   1   2
+    labels      a2  EOD  b1  b2  EOD  c1
+
+So every label counts, none is predicted from another document, and what generation starts from, EOD alone, is what
+training has seen before every first token. A window that begins inside a document begins with the rest of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,39 +30,28 @@ from attnres_train.data.blend import Blend
 from attnres_train.data.indexed import IndexedReader, sidecar_path
 from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.data.order import SampleOrder, derive_key
+from attnres_train.data.summary import Shortfall, SourceSummary
 from attnres_train.errors import Problem, Refused, refuse
 
 
 class Sample(NamedTuple):
-    """One sample; `sample_id` is `source:eEPOCH:index`, for example `0:e2:117`; tokens are [T + 1]."""
+    """One sample; `sample_id` is `source:eEPOCH:index`, for example `0:e2:117`; tokens are [T + 1].
+
+    `segments` [T] has the number of each input's document, counted from the start of the sample; None where documents
+    are not told apart.
+    """
 
     sample_id: str
     tokens: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class SourceSummary:
-    """One source of a run: what it holds, and what the run takes from it.
-
-    `samples`, `tokens` and `documents` are None for a source of weight 0, which is not opened.
-    `known_tokenizer` is False for a pair without a manifest: only its ids can be checked.
-    """
-
-    prefix: str
-    weight: float
-    samples: int | None
-    tokens: int | None
-    documents: int | None
-    known_tokenizer: bool
-    draws: int
-    epochs: float
+    segments: npt.NDArray[np.int32] | None = None
 
 
 class Corpus:
     """One pair and a sequence length T.
 
     Raises Refused where the pair is damaged, shorter than one sample, or made with another tokenizer than the
-    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known).
+    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known); and where
+    `isolate_documents` asks for documents that the pair does not mark.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Corpus:
         sequence_length: int,
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
+        isolate_documents: bool = False,
     ):
         self.prefix = str(prefix)
         self.sequence_length = sequence_length
@@ -69,6 +70,7 @@ class Corpus:
         if self.manifest is not None:
             check_pair(self.manifest, self.reader)
             _check_tokenizer(self.prefix, self.manifest, vocabulary_size, tokenizer_fingerprint)
+        self._separator = _require_eod(self.prefix, self.manifest) if isolate_documents else None
         self.num_samples = max(0, self.reader.num_tokens - 1) // sequence_length
         if self.num_samples < 1:
             raise refuse(
@@ -97,6 +99,15 @@ class Corpus:
             )
         return tokens
 
+    def segments(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int32] | None:
+        """The number of the document of each input of a sample, [T]; None unless documents are isolated.
+
+        An end-of-document token counts to the document after it: as an input it says that one begins.
+        """
+        if self._separator is None:
+            return None
+        return np.cumsum(tokens[:-1] == self._separator, dtype=np.int32)
+
     @property
     def fingerprint(self) -> str:
         """What the pair holds: the checksum of its tokens, or its size where there is no manifest."""
@@ -118,8 +129,20 @@ def _check_tokenizer(prefix: str, manifest: Manifest, vocabulary_size: int, fing
         raise Refused(problems)
 
 
+def _require_eod(prefix: str, manifest: Manifest | None) -> int:
+    """The token that ends every document; text never becomes it, so where it stands a document ends."""
+    if manifest is not None and manifest.eod_id is not None:
+        return manifest.eod_id
+    why = "has no manifest that names one" if manifest is None else "was made without one (--no-eod)"
+    raise refuse(
+        prefix,
+        f"data.isolate_documents needs an end-of-document token, and the pair {why}",
+        "make the pair with `python -m data_tools.preprocess`, or set data.isolate_documents = false",
+    )
+
+
 def _open_all(
-    weights: Mapping[str, float], sequence_length: int, vocabulary_size: int, fingerprint: str | None
+    weights: Mapping[str, float], sequence_length: int, vocabulary_size: int, fingerprint: str | None, isolate: bool
 ) -> dict[int, Corpus]:
     """The corpora of weight above 0, by their number in `weights`; all problems are refused at once."""
     corpora: dict[int, Corpus] = {}
@@ -128,7 +151,7 @@ def _open_all(
         if weight == 0:
             continue
         try:
-            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint)
+            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint, isolate)
         except Refused as refused:
             problems.extend(refused.problems)
     if problems:
@@ -152,12 +175,15 @@ class TrainingData:
         seed: int,
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
+        isolate_documents: bool = False,
     ):
         self.weights = dict(weights)
         self.sequence_length = sequence_length
         self.seed = seed
         self.blend = Blend(self.weights)
-        self.corpora = _open_all(self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint)
+        self.corpora = _open_all(
+            self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents
+        )
         # A key of its own for every source, or corpora of equal size would be shuffled alike.
         self._orders = {
             number: SampleOrder(corpus.num_samples, derive_key(seed, number)) for number, corpus in self.corpora.items()
@@ -175,14 +201,14 @@ class TrainingData:
             here = sources == number
             epochs[here], indices[here] = self._orders[number].locate(ordinals[here])
         places = zip(sources.tolist(), epochs.tolist(), indices.tolist(), strict=True)
-        return [Sample(f"{s}:e{epoch}:{i}", self.corpora[s].sample(i)) for s, epoch, i in places]
+        return [_sample(f"{s}:e{epoch}:{i}", self.corpora[s], i) for s, epoch, i in places]
 
     def summary(self, total_samples: int) -> list[SourceSummary]:
         """What `total_samples` draws from the start of the run take from each source."""
         draws = self.blend.draws(total_samples)
-        total_weight = sum(self.weights.values())
+        total_weight = sum(map(Fraction, self.weights.values()))  # exact: a sum of floats may overflow
         return [
-            _summarize(prefix, weight / total_weight, self.corpora.get(number), draws[number])
+            _summarize(prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), draws[number])
             for number, (prefix, weight) in enumerate(self.weights.items())
         ]
 
@@ -191,7 +217,12 @@ class TrainingData:
         """SHA-256 over all that the order depends on: equal on ranks that see the same samples."""
         parts = [f"{self.seed} {self.sequence_length} {self.blend.counts}"]
         parts += [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return _digest(parts)
+
+
+def _sample(name: str, corpus: Corpus, index: int) -> Sample:
+    tokens = corpus.sample(index)
+    return Sample(name, tokens, corpus.segments(tokens))
 
 
 def _summarize(prefix: str, share: float, corpus: Corpus | None, draws: int) -> SourceSummary:
@@ -223,25 +254,41 @@ class ValidationData:
         num_samples: int,
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
+        isolate_documents: bool = False,
     ):
         if num_samples < 1:
             raise ValueError(f"a validation set of {num_samples} samples")
         draws = Blend(weights).draws(num_samples)
         self.sequence_length = sequence_length
-        self.corpora = _open_all(weights, sequence_length, vocabulary_size, tokenizer_fingerprint)
+        self.corpora = _open_all(weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents)
         self._places = [
             (number, index)
             for number, corpus in self.corpora.items()
             for index in _spread(min(draws[number], corpus.num_samples), corpus.num_samples)
         ]
+        self.shortfalls = [
+            Shortfall(corpus.prefix, draws[number], corpus.num_samples)
+            for number, corpus in self.corpora.items()
+            if draws[number] > corpus.num_samples
+        ]
 
     def __len__(self) -> int:
         return len(self._places)
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over all that the samples depend on: equal on ranks that evaluate on the same ones."""
+        parts = [f"{self.sequence_length} {len(self)}"]
+        return _digest(parts + [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()])
+
     def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
         """The samples at `positions`, each below `len(self)`."""
         places = [self._places[position] for position in positions.tolist()]
-        return [Sample(f"{number}:e0:{index}", self.corpora[number].sample(index)) for number, index in places]
+        return [_sample(f"{number}:e0:{index}", self.corpora[number], index) for number, index in places]
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _spread(count: int, size: int) -> list[int]:

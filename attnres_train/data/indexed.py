@@ -72,7 +72,7 @@ def sidecar_path(prefix: str | Path) -> Path:
 
 
 class IndexedReader:
-    """A pair, memory mapped: nothing is read but what is asked for.
+    """A pair, memory mapped: once the index has been checked, nothing is read but what is asked for.
 
     `lengths` [sequences] are tokens, `bounds` [documents + 1] the first sequence of each document.
 
@@ -88,8 +88,8 @@ class IndexedReader:
         start += self.lengths.nbytes
         self._offsets = _map(idx_path(prefix), OFFSET_TYPE, start, num_sequences)
         self.bounds = _map(idx_path(prefix), OFFSET_TYPE, start + self._offsets.nbytes, num_bounds)
-        self.num_tokens = int(self.lengths.sum(dtype=np.int64))
-        self._check()
+        self.num_tokens, in_order = _walk(idx_path(prefix), num_sequences, self.type)
+        self._check(in_order)
         self._tokens = _map(bin_path(prefix), self.type, 0, self.num_tokens)
 
     @property
@@ -118,7 +118,7 @@ class IndexedReader:
         ends = np.concatenate(([0], self.lengths[int(bounds[0]) : int(bounds[-1])].cumsum(dtype=np.int64)))
         return np.diff(ends[bounds - bounds[0]])
 
-    def _check(self) -> None:
+    def _check(self, in_order: bool) -> None:
         expected, found = self.num_tokens * self.type.itemsize, bin_path(self.prefix).stat().st_size
         if expected != found:
             raise _damaged(
@@ -126,13 +126,8 @@ class IndexedReader:
                 f"expected {expected} bytes ({self.num_tokens} tokens of {self.type.name}, says the index), "
                 f"found {found}",
             )
-        offset = 0
-        for start in range(0, len(self.lengths), BLOCK):
-            ends = offset + self.lengths[start : start + BLOCK].cumsum(dtype=np.int64) * self.type.itemsize
-            offsets = self._offsets[start : start + BLOCK]
-            if int(offsets[0]) != offset or not np.array_equal(offsets[1:], ends[:-1]):
-                raise _damaged(idx_path(self.prefix), "the documents' offsets do not follow from their lengths")
-            offset = int(ends[-1])
+        if not in_order:
+            raise _damaged(idx_path(self.prefix), "the documents' offsets do not follow from their lengths")
         if len(self.bounds) < 2 or int(self.bounds[0]) != 0 or int(self.bounds[-1]) != len(self.lengths):
             raise _damaged(idx_path(self.prefix), "the document bounds do not cover the sequences")
 
@@ -165,6 +160,24 @@ def _read_header(path: Path) -> tuple[np.dtype[np.integer], int, int]:
         counts = f"{num_sequences} sequences, {num_bounds} bounds"
         raise _damaged(path, f"expected {expected} bytes ({counts}), found {found}")
     return dtype, num_sequences, num_bounds
+
+
+def _walk(path: Path, count: int, dtype: np.dtype[np.integer]) -> tuple[int, bool]:
+    """Tokens of all `count` sequences, and whether each one's offset follows from the lengths before it.
+
+    Read block by block, since whatever is looked at through a map stays in the process's memory.
+    """
+    end, in_order = 0, True
+    with open(path, "rb") as lengths_file, open(path, "rb") as offsets_file:
+        lengths_file.seek(HEADER.size)
+        offsets_file.seek(HEADER.size + count * LENGTH_TYPE.itemsize)
+        for start in range(0, count, BLOCK):
+            size = min(BLOCK, count - start)
+            ends = end + np.fromfile(lengths_file, LENGTH_TYPE, size).cumsum(dtype=np.int64) * dtype.itemsize
+            offsets = np.fromfile(offsets_file, OFFSET_TYPE, size)
+            in_order = in_order and int(offsets[0]) == end and np.array_equal(offsets[1:], ends[:-1])
+            end = int(ends[-1])
+    return end // dtype.itemsize, in_order
 
 
 def _map(path: Path, dtype: np.dtype[np.integer], offset: int, count: int) -> Tokens:

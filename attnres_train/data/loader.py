@@ -27,6 +27,8 @@ class Batch(NamedTuple):
     loss_mask_BT: torch.Tensor
     """float32: 1 where the label counts, else 0"""
     sample_ids: tuple[str, ...]
+    segments_BT: torch.Tensor | None = None
+    """int32: the number of each token's document in its sample; None where attention crosses documents"""
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
@@ -34,7 +36,9 @@ def collate(samples: Sequence[Sample]) -> Batch:
     windows = torch.from_numpy(np.stack([sample.tokens for sample in samples]))
     tokens, labels = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
     ids = tuple(sample.sample_id for sample in samples)
-    return Batch(tokens, labels, torch.ones(tokens.shape, dtype=torch.float32), ids)
+    numbers = [sample.segments for sample in samples if sample.segments is not None]
+    segments = torch.from_numpy(np.stack(numbers)) if numbers else None
+    return Batch(tokens, labels, torch.ones(tokens.shape, dtype=torch.float32), ids, segments)
 
 
 class BatchLoader:

@@ -1,29 +1,49 @@
-"""The attention kernel where TransformerEngine is absent: torch's scaled_dot_product_attention."""
+"""The attention kernel where TransformerEngine is absent: torch's own, causal, over whole windows or inside documents.
+
+Legend: T tokens, B batch, P = B T packed tokens, H query heads, G key/value heads (H a multiple of G), K head width.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
+
+from attnres_train.model.documents import Documents
+
+_WIDEST_HEAD = 256
+"""Of torch's kernel for documents of many lengths, which also wants a multiple of 8."""
 
 
 class CausalAttentionCore(nn.Module):
-    """Causal attention over the heads of one tensor rank, in the form megatron-core's SelfAttention calls.
-
-    Legend: T tokens, B batch, H query heads, G key/value heads (H a multiple of G), K head width.
-    """
+    """Causal attention over the heads of one tensor rank, in the form megatron-core's SelfAttention calls."""
 
     def __init__(self, config: TransformerConfig, softmax_scale: float | None = None, **_unused: Any):
         super().__init__()
         self.softmax_scale = softmax_scale
 
     def forward(
-        self, query_TBHK: Tensor, key_TBGK: Tensor, value_TBGK: Tensor, attention_mask: None, **_unused: Any
+        self,
+        query_TBHK: Tensor,
+        key_TBGK: Tensor,
+        value_TBGK: Tensor,
+        attention_mask: Documents | None,
+        **_unused: Any,
     ) -> Tensor:
-        """Returns `[T, B, H * K]`. There is no mask argument: causality is built in."""
-        assert attention_mask is None, "this core is causal by itself and takes no mask"
+        """Returns `[T, B, H * K]`. Causality is built in: what megatron-core calls a mask are the documents, if tokens
+        are to see no further than their own."""
+        if attention_mask is None:
+            return self._in_windows(query_TBHK, key_TBGK, value_TBGK)
+        tokens, batch, heads, width = query_TBHK.shape
+        packed = (tensor.transpose(0, 1).flatten(0, 1) for tensor in (query_TBHK, key_TBGK, value_TBGK))
+        output_PHK = attend_inside(attention_mask, *packed, scale=self.softmax_scale)
+        return output_PHK.view(batch, tokens, heads * width).transpose(0, 1)
+
+    def _in_windows(self, query_TBHK: Tensor, key_TBGK: Tensor, value_TBGK: Tensor) -> Tensor:
         tokens, batch, heads, width = query_TBHK.shape
         output_BHTK = F.scaled_dot_product_attention(
             query_TBHK.permute(1, 2, 0, 3),
@@ -34,3 +54,36 @@ class CausalAttentionCore(nn.Module):
             enable_gqa=key_TBGK.shape[2] != heads,
         )
         return output_BHTK.permute(2, 0, 1, 3).reshape(tokens, batch, heads * width)
+
+
+def attend_inside(
+    documents: Documents, query_PHK: Tensor, key_PGK: Tensor, value_PGK: Tensor, *, scale: float | None
+) -> Tensor:
+    """Causal attention inside each document alone, `[P, H, K]`: no kernel is ever given two documents as one.
+
+    On GPUs in half precision that is one kernel for all; elsewhere one call a document, and cheaper than whole windows,
+    because work grows with the square of what is seen.
+    """
+    grouped = key_PGK.shape[1] != query_PHK.shape[1]
+    if has_varlen_kernel(query_PHK):
+        bounds, longest = documents.bounds, documents.longest
+        # A window of (-1, 0): everything before, nothing after.
+        options: dict[str, Any] = {"scale": scale, "window_size": (-1, 0), "enable_gqa": grouped}
+        output = varlen_attn(query_PHK, key_PGK, value_PGK, bounds, bounds, longest, longest, **options)
+        assert isinstance(output, Tensor), "nothing else was asked for"
+        return output
+    # Split at once: backward then joins the gradients once, where slices would each fill a whole tensor.
+    packed = (query_PHK.transpose(0, 1), key_PGK.transpose(0, 1), value_PGK.transpose(0, 1))
+    split = zip(*(tensor.split(documents.lengths, dim=1) for tensor in packed), strict=True)
+    outputs = [
+        F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=scale, enable_gqa=grouped)[0]
+        for q, k, v in split
+    ]
+    return torch.cat([output_HPK.transpose(0, 1) for output_HPK in outputs])
+
+
+def has_varlen_kernel(query_PHK: Tensor) -> bool:
+    """Whether torch's kernel for documents of many lengths takes this query."""
+    width = query_PHK.shape[-1]
+    half = query_PHK.dtype in (torch.bfloat16, torch.float16)
+    return query_PHK.is_cuda and half and width <= _WIDEST_HEAD and width % 8 == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -14,6 +15,7 @@ from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.mix import Norm
 from attnres_train.depth.reader import DepthReader
+from attnres_train.model.documents import Documents
 from attnres_train.model.norm import RMSNorm
 from attnres_train.model.recompute import Recompute, made_again
 from attnres_train.model.spec import attention_spec, mlp_spec
@@ -40,7 +42,7 @@ class Sublayer(nn.Module):
         self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
         self.branch = branch
 
-    def forward(self, history: History, **branch_arguments: Tensor | None) -> History:
+    def forward(self, history: History, **branch_arguments: Any) -> History:
         def read() -> Tensor:
             return self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
 
@@ -71,9 +73,9 @@ class TransformerLayer(nn.Module):
         mlp = _mlp(mlp_spec(), config, groups)
         self.mlp = Sublayer(mlp, config, residual, layout, 2 * index + 1, recompute)
 
-    def forward(self, history: History, rotary: Tensor) -> History:
-        """`rotary` holds the angles of every position, `[T, 1, 1, K]`."""
-        history = self.attention(history, attention_mask=None, rotary_pos_emb=rotary)
+    def forward(self, history: History, rotary: Tensor, documents: Documents | None = None) -> History:
+        """`rotary` holds the angles of every position, `[T, 1, 1, K]`; attention stays inside `documents`, if any."""
+        history = self.attention(history, attention_mask=documents, rotary_pos_emb=rotary)
         return self.mlp(history)
 
 

@@ -71,7 +71,7 @@ def layer_forward_flops(model: ModelConfig, sequence_length: int) -> float:
     """Forward FLOPs of one layer for one token: 2 a matrix parameter, and causal attention over half the sequence.
 
     Attention scores and their weighted sum are 2 * D multiply-adds a visible position, `sequence_length / 2`
-    positions on average.
+    positions on average. That is an upper bound where attention stays inside documents.
     """
     matrices = layer_parameters(model).matrices
     return 2 * matrices + 2 * model.hidden_size * sequence_length

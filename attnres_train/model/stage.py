@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.config import ModelConfig
+from attnres_train.model.documents import Documents
 from attnres_train.model.head import Head
 from attnres_train.model.layer import TransformerLayer
 from attnres_train.model.recompute import Recompute, run_again
@@ -124,9 +126,16 @@ class StageModel(MegatronModule):
         self.received = None if inputs[0] is None else inputs[0].opened()
 
     def forward(
-        self, tokens_BT: Tensor, labels_BT: Tensor, progress: Callable[[History], None] | None = None
+        self,
+        tokens_BT: Tensor,
+        labels_BT: Tensor,
+        documents: Documents | None = None,
+        progress: Callable[[History], None] | None = None,
     ) -> History | Tensor:
         """The history for the next stage, or the loss of every token, `[B, T]`, on the last.
+
+        Attention stays inside `documents`; None lets it see the whole window. Positions count through the window
+        either way: rotary scores depend on differences of positions alone.
 
         `progress` is told of the history before each layer, or each span of layers that backward makes again; the
         last is the return value.
@@ -139,7 +148,8 @@ class StageModel(MegatronModule):
             if progress is not None:
                 progress(history)
             again = self.makes_again and torch.is_grad_enabled()
-            history = run_again(_run, history, rotary, layers) if again else _run(history, rotary, layers)
+            run = partial(run_again, _run) if again else _run
+            history = run(history, rotary, documents, layers)
         if self.head is None:
             return history
         tied = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
@@ -154,7 +164,7 @@ class StageModel(MegatronModule):
         return History.start(embedding, self.layout)
 
 
-def _run(history: History, rotary: Tensor, layers: Sequence[nn.Module]) -> History:
+def _run(history: History, rotary: Tensor, documents: Documents | None, layers: Sequence[nn.Module]) -> History:
     for layer in layers:
-        history = layer(history, rotary)
+        history = layer(history, rotary, documents)
     return history

@@ -14,6 +14,7 @@ from megatron.core.utils import get_attr_wrapped_model
 from torch import Tensor, nn
 
 from attnres_train.depth.history import History
+from attnres_train.model.documents import Documents
 from attnres_train.model.stage import StageRole
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
@@ -35,6 +36,9 @@ class MicroBatch(Protocol):
 
     @property
     def loss_mask_BT(self) -> Tensor: ...
+
+    @property
+    def segments_BT(self) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -114,13 +118,15 @@ class Pipeline:
         progress = None
         if self.communicator.eager and role.stage + 1 < self.plan.num_stages:
             progress = partial(self.communicator.progress, micro_batch, role.stage)
-        output = chunk(batch.tokens_BT.to(self.grid.device), batch.labels_BT.to(self.grid.device), progress)
+        device = self.grid.device
+        documents = None if batch.segments_BT is None else Documents.of(batch.segments_BT, device)
+        output = chunk(batch.tokens_BT.to(device), batch.labels_BT.to(device), documents, progress)
         if isinstance(output, History):
             cache = self.communicator.cache
             output = Outgoing(cache.depart(micro_batch, role.stage, output), cache)
         else:
             self.communicator.cache.end(micro_batch, role.stage)
-        return output, partial(_masked_loss, batch.loss_mask_BT.to(self.grid.device))
+        return output, partial(_masked_loss, batch.loss_mask_BT.to(device))
 
 
 def _masked_loss(loss_mask_BT: Tensor, token_losses_BT: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:

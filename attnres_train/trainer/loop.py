@@ -12,8 +12,8 @@ from attnres_train.checkpoint.folder import checkpoints_folder
 from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
+from attnres_train.data.ahead import StepLoader
 from attnres_train.data.corpus import ValidationData
-from attnres_train.data.loader import BatchLoader
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.recorder import Recorder
@@ -37,7 +37,7 @@ class Run:
     config: RunConfig
     grid: Grid
     parts: Parts
-    loader: BatchLoader
+    loader: StepLoader
     validation: ValidationData | None
     identity: RunIdentity
     resolved: str

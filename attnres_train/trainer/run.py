@@ -16,6 +16,7 @@ from attnres_train.config.resolve import resolved_split, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
+from attnres_train.data.ahead import ReadAhead
 from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words
 from attnres_train.errors import ExitCode, Problem, Refused, refuse
@@ -37,31 +38,30 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
     grid = build_grid(config.parallel, training.seed)
     _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
     backend = agreed_backend(config, grid)
+    agree_on_data(corpora, grid)
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
     _announce(config, grid, split, vocabulary, corpora, backend)
     padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
-    outcome = train(
-        Run(
-            config=config,
-            grid=grid,
-            parts=build_parts(config, grid, split, vocabulary),
-            loader=BatchLoader(
-                corpora.train,
-                training.global_batch_size,
-                training.micro_batch_size,
-                grid.data_rank,
-                grid.data,
-            ),
-            validation=corpora.valid,
-            identity=RunIdentity(split, corpora.fingerprints, config_values(config, loaded.origins)),
-            resolved=resolved_toml(config, loaded.origins),
-            folder=folder,
-            checkpoint=checkpoint,
-            flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
-            stop=stop,
-        )
+    batches = BatchLoader(
+        corpora.train, training.global_batch_size, training.micro_batch_size, grid.data_rank, grid.data
     )
+    with ReadAhead(batches, training.global_batch_size) as loader:
+        outcome = train(
+            Run(
+                config=config,
+                grid=grid,
+                parts=build_parts(config, grid, split, vocabulary),
+                loader=loader,
+                validation=corpora.valid,
+                identity=RunIdentity(split, corpora.fingerprints, config_values(config, loaded.origins)),
+                resolved=resolved_toml(config, loaded.origins),
+                folder=folder,
+                checkpoint=checkpoint,
+                flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
+                stop=stop,
+            )
+        )
     stop_process_group()
     return outcome
 
@@ -100,6 +100,19 @@ def agreed_backend(config: RunConfig, grid: Grid) -> str:
     return mine
 
 
+def agree_on_data(corpora: Corpora, grid: Grid) -> None:
+    """Refuse, on every rank, ranks that would see other samples, such as those of a node with an older copy."""
+    mine = {kind: corpora.fingerprints.get(kind, "none") for kind in ("tokenizer", "train", "valid")}
+    everybody = [mine] * grid.world_size
+    dist.all_gather_object(everybody, mine, group=grid.control)
+    for rank, other in enumerate(everybody):
+        for kind, value in other.items():
+            if value != everybody[0][kind]:
+                message = f"{kind} {everybody[0][kind][:12]} on rank 0, {value[:12]} on rank {rank}"
+                remedy = "give every node the same configuration and the same pairs; each .json has a pair's checksums"
+                raise refuse("data", message, remedy)
+
+
 def _announce(
     config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, corpora: Corpora, backend: str
 ) -> None:
@@ -112,12 +125,16 @@ def _announce(
     )
     log.info(f"depth backend: {backend}")
     log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
-    for source in corpora.train.summary(training.steps * training.global_batch_size):
-        if source.samples is None:
-            log.info(f"{source.prefix}: weight 0, unused")
-            continue
-        unknown = "" if source.known_tokenizer else "; no manifest: made with which tokenizer is not known"
-        log.info(
-            f"{source.prefix}: {source.tokens:,} tokens, {source.samples:,} samples; "
-            f"{source.draws:,} draws, {source.epochs:.2f} epochs{unknown}"
-        )
+    for line in _data_lines(config, corpora):
+        log.info(line)
+
+
+def _data_lines(config: RunConfig, corpora: Corpora) -> list[str]:
+    training, valid = config.training, corpora.valid
+    lines = [str(source) for source in corpora.train.summary(training.steps * training.global_batch_size)]
+    lines.append(f"order of samples: {corpora.train.fingerprint[:12]} on every rank")
+    if valid is not None:
+        lines.append(f"validation: {len(valid):,} samples")
+    if config.data.isolate_documents:
+        lines.append("attention stays inside documents")
+    return lines + corpora.notes

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from attnres_train.checkpoint.save import NOTHING_TO_WRITE, Written
 from attnres_train.config.run_config import RunConfig
-from attnres_train.data.loader import Batch, BatchLoader
+from attnres_train.data.ahead import StepLoader
+from attnres_train.data.loader import Batch
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pipeline import LossTotals
@@ -22,7 +23,7 @@ from attnres_train.trainer.build import Parts
 
 def train_step(
     parts: Parts,
-    loader: BatchLoader,
+    loader: StepLoader,
     config: RunConfig,
     state: TrainState,
     stop_requested: bool,

@@ -30,7 +30,7 @@ class SyntheticLoader:
         first = [consumed_samples + (number * ranks + rank) * MICRO_BATCH for number in range(len(batches))]
         ids = [tuple(f"sample-{start + i}" for i in range(MICRO_BATCH)) for start in first]
         return [
-            Batch(batch.tokens_BT, batch.labels_BT, batch.loss_mask_BT, names)
+            Batch(batch.tokens_BT, batch.labels_BT, batch.loss_mask_BT, names, batch.segments_BT)
             for batch, names in zip(batches, ids, strict=True)
         ]
 
@@ -50,7 +50,7 @@ def run_loop(config: RunConfig, folder: Path, stop: StopRequest | None = None) -
             config=config,
             grid=grid,
             parts=parts,
-            loader=SyntheticLoader(grid, config.training.global_batch_size),  # type: ignore[arg-type]
+            loader=SyntheticLoader(grid, config.training.global_batch_size),
             validation=None,
             identity=RunIdentity(parts.pipeline.plan.layers_per_stage, {}, {}),
             resolved="",

@@ -1,5 +1,6 @@
 """Everything at once: tensor, sequence, pipeline, interleaving, data, cache, eager sends, recompute, tied embeddings,
-gradient accumulation with unequal token counts, clipping, and evaluations between steps; eight ranks."""
+isolated documents, gradient accumulation with unequal token counts, clipping, and evaluations between steps; eight
+ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from attnres_train.data.corpus import Sample
 from attnres_train.parallel.grid import build_grid
 from attnres_train.trainer.evaluation import evaluate
 from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import MICRO_BATCH, TOKENS, VOCABULARY, tiny_config
+from tests.distributed.tiny import END_OF_DOCUMENT, MICRO_BATCH, TOKENS, VOCABULARY, tiny_config
 from tests.distributed.training import build_tiny, relative_error, step_tiny, whole_tensors
 
 STEPS = 3
@@ -30,14 +31,17 @@ class Outcome(NamedTuple):
 
 
 class ValidationSamples:
-    """Five of them: no multiple of anything."""
+    """Five of them: no multiple of anything. A document begins at token 5."""
 
     def __len__(self) -> int:
         return 5
 
     def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
         rows = [np.random.default_rng(p).integers(0, VOCABULARY, TOKENS + 1) for p in positions.tolist()]
-        return [Sample(str(p), row) for p, row in zip(positions, rows, strict=True)]
+        for row in rows:
+            row[5] = END_OF_DOCUMENT
+        segments = (np.arange(TOKENS) >= 5).astype(np.int32)
+        return [Sample(str(p), row, segments) for p, row in zip(positions, rows, strict=True)]
 
 
 def train_and_evaluate(config: RunConfig) -> Outcome:
@@ -57,8 +61,9 @@ def train_and_evaluate(config: RunConfig) -> Outcome:
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-5), ("bf16", 1e-2)])
 def test_everything_at_once_trains_to_the_numbers_of_one_process(precision: str, bound: float) -> None:
     settings = {"layers": 8, "tied": True, "precision": precision}
-    one = run_ranks(train_and_evaluate, 1, tiny_config("block", **settings))[0]
-    all_ranks = run_ranks(train_and_evaluate, 8, tiny_config("block", recompute="block", **settings, **PARALLEL))
+    one = run_ranks(train_and_evaluate, 1, tiny_config("block, documents apart", **settings))[0]
+    config = tiny_config("block, documents apart", recompute="block", **settings, **PARALLEL)
+    all_ranks = run_ranks(train_and_evaluate, 8, config)
     assert min(one.grad_norms) > 0.5, "clipping must be active"
     for outcome in all_ranks:
         assert outcome.losses == pytest.approx(one.losses, rel=bound)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.cases import PUBLISHED, VARIANTS
+from tests.cases import APART, PUBLISHED, VARIANTS
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, tiny_config
 from tests.distributed.training import Trained, relative_error, train_all
@@ -89,7 +89,7 @@ HARDEST = [x for x in LAYOUTS if x.name in ("tensor 2 sequence x pipeline 2 x vi
 
 @pytest.mark.parametrize("layout", HARDEST, ids=lambda layout: layout.name)
 def test_every_variant_trains_to_the_numbers_of_one_process(layout: Layout) -> None:
-    assert_equal_to_one_process(trained(layout, 0.5, tuple(VARIANTS), FEW_STEPS))
+    assert_equal_to_one_process(trained(layout, 0.5, (*VARIANTS, "full, documents apart"), FEW_STEPS))
 
 
 @pytest.mark.parametrize("recompute", ["depth", "layer"])
@@ -100,7 +100,7 @@ def test_recompute_in_the_hardest_layout_trains_to_the_numbers_of_one_process(re
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [x for x in LAYOUTS if x not in HARDEST], ids=lambda layout: layout.name)
 def test_every_variant_trains_to_the_numbers_of_one_process_in_every_layout(layout: Layout) -> None:
-    assert_equal_to_one_process(trained(layout, 0.5, tuple(VARIANTS)))
+    assert_equal_to_one_process(trained(layout, 0.5, (*VARIANTS, *APART)))
 
 
 def assert_equal_to_one_process(trained: dict[str, tuple[Trained, Trained]]) -> None:

@@ -70,7 +70,8 @@ def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[f
     """One step; remembers the gradients before clipping as `engine.pre_clip`."""
     engine: Engine = parts.engine
     engine.zero_grad()
-    totals = parts.pipeline.run(engine.chunks, step_batches(step, grid.data_rank, grid.data))
+    batches = step_batches(step, grid.data_rank, grid.data, config.data.isolate_documents)
+    totals = parts.pipeline.run(engine.chunks, batches)
     engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
     rate = learning_rate(config.optimizer, config.schedule, config.training.steps, step + 1)
     update = engine.step(rate)

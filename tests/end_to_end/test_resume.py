@@ -138,11 +138,11 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_stays(
 def test_another_model_and_corpus_are_refused_by_name_and_accepted_by_word(
     copied: tuple[Path, Path], corpus: Corpus
 ) -> None:
-    """`standard` to `block`, and the validation documents in the place of the training ones."""
+    """`standard` to `block`, and the validation documents in the place of the training ones, isolated."""
     config, run = copied
     changes = [
         "--residual.mode", "block", "--residual.block_size", "2", "--data.train", str(corpus.valid),
-        "--training.stop_after_steps", "32",
+        "--data.isolate_documents", "true", "--training.stop_after_steps", "32",
     ]  # fmt: skip
     before = {path: path.stat().st_mtime_ns for path in (run / "checkpoints").rglob("*")}
     losses = by_step(run, "loss/train")
@@ -151,6 +151,7 @@ def test_another_model_and_corpus_are_refused_by_name_and_accepted_by_word(
     refused = launch(config, 2, *changes, expect=2).stderr
     assert "residual.mode: was 'standard' in the checkpoint, is 'block': another model" in refused
     assert "train: was trained with train " in refused
+    assert "data.isolate_documents: was false in the checkpoint, is true" in refused
     for name in missing:
         assert f"step-00000030: {name}: the model has it with shape (32,), the checkpoint lacks it" in refused
     for word in ("missing", "settings", "data"):
@@ -169,6 +170,7 @@ def test_another_model_and_corpus_are_refused_by_name_and_accepted_by_word(
         assert f"accepted as missing: {name}: the model has it with shape (32,)" in done
     assert "accepted as settings: residual.mode: was 'standard'" in done
     assert "accepted as data: train: was trained with train " in done
+    assert "accepted as data: data.isolate_documents: was false" in done
     assert f"{corpus.train}: no longer drawn from, after 120 samples" in done
     after = by_step(run, "loss/train")
     assert list(after) == list(range(1, 33))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.end_to_end.conftest import ROOT, by_step, launch, records
+from tests.end_to_end.conftest import ROOT, Corpus, by_step, launch, records
 from tests.end_to_end.processes import ancestors, read, wait_for_rank
 
 TAGS = {
@@ -30,11 +31,16 @@ def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
-    write_config: Callable[..., Path], tmp_path: Path
+    write_config: Callable[..., Path], corpus: Corpus, tmp_path: Path
 ) -> None:
     config = write_config(parallel="pipeline = 2")
+    files = {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")}
     done = launch(config, 2)
     run = tmp_path / "run"
+    assert {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")} == files, "data folders are only read"
+    orders = [re.findall(r"order of samples: (\w+)", path.read_text()) for path in (run / "logs").iterdir()]
+    assert len(orders) == 2 and orders[0] == orders[1] and len(orders[0][0]) == 12
+    assert re.search(rf"{corpus.train}: [\d,]+ tokens, (\d+) samples; draws 96, epochs \d+\.\d\d\n", done.stdout)
     assert "step 12/12  loss" in done.stdout and "validation loss" in done.stdout
     resolved = tomllib.loads((run / "config.toml").read_text())
     assert resolved["model"]["num_layers"] == 3 and resolved["optimizer"]["beta2"] == 0.95

@@ -104,6 +104,19 @@ def test_another_setting_of_the_model_is_named_with_both_values(key: str, value:
     assert difference.problem.remedy.startswith(f"write {key} = {json.dumps(SETTINGS[key])}")
 
 
+def test_isolated_documents_are_data_and_an_older_checkpoint_had_none() -> None:
+    key = "data.isolate_documents"
+    (difference,) = found(settings=SETTINGS | {key: True})
+    assert words([difference]) == [(key, "data", None)]
+    assert difference.problem.message.startswith("was false in the checkpoint, is true: ")
+    assert difference.problem.remedy.startswith("write data.isolate_documents = false; or accept it with")
+    assert found(settings=SETTINGS | {key: False}) == []
+    isolated = manifest(fingerprints=FINGERPRINTS, settings=SETTINGS | {key: True})
+    arguments = {"stored_parts": PARTS, "mine": SHAPES, "fingerprints": FINGERPRINTS}
+    assert words(differences(isolated, settings=SETTINGS | {key: False}, **arguments)) == [(key, "data", None)]
+    assert differences(isolated, settings=SETTINGS | {key: True}, **arguments) == []
+
+
 @pytest.mark.parametrize("key", [*FREE_TO_CHANGE, "optimizer.learning_rate", "parallel.layers_per_stage"])
 def test_what_does_not_say_what_is_computed_is_free_to_change(key: str) -> None:
     assert found(settings=SETTINGS | {key: 2}) == []

@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from attnres_train.checkpoint.manifest import plain_fields
 from attnres_train.cli import main
 from attnres_train.config.load import load
 from attnres_train.config.show import resolved_toml
+from attnres_train.data.indexed_writer import IndexedWriter
 from tests.unit.checkpoint_folders import checkpoint, manifest, write_sealed
 from tests.unit.config_files import SMALL, write
 
@@ -75,6 +77,21 @@ def test_check_looks_for_named_files_and_plan_does_not(tmp_path: Path, capsys) -
     assert run("check", *arguments) == 2
     assert as_json(capsys)["problems"][0]["key"] == "data.train"
     assert run("plan", *arguments) == 0
+
+
+def test_check_says_that_the_validation_set_is_smaller_than_asked_for(tmp_path: Path, capsys) -> None:
+    with IndexedWriter(tmp_path / "c", vocabulary_size=320) as writer:
+        writer.add_documents(np.arange(321) % 320, np.array([321]))
+        writer.finish()
+        writer.publish()
+    arguments = (write(tmp_path), "--data.train", tmp_path / "c", "--data.valid", tmp_path / "c")
+    assert run("check", *arguments, "--json") == 0
+    note = f"training.eval_samples asks {tmp_path / 'c'} for 64 samples; it holds 10"
+    assert as_json(capsys)["notes"] == [note]
+    assert run("check", *arguments) == 0
+    assert f"note: {note}\n" in capsys.readouterr().out
+    assert run("check", *arguments, "--json", "--training.eval_samples", 10) == 0
+    assert as_json(capsys)["notes"] == []
 
 
 def test_flags_may_stand_before_the_file(tmp_path: Path, capsys) -> None:

@@ -288,6 +288,20 @@ def test_an_option_that_the_mode_does_not_have_is_refused(
     assert told in f"{message} {remedy}"
 
 
+def test_an_evaluation_without_validation_data_is_refused_and_a_plan_without_data_is_not(tmp_path: Path) -> None:
+    every = flags(training__eval_interval_steps=5)
+    message, remedy = only(broken_rules(tmp_path, *every, *flags(data__train="a")), "training.eval_interval_steps")
+    assert message == "5, but data.valid is not set: there is nothing to evaluate on" and "set data.valid" in remedy
+    assert broken_rules(tmp_path, *every, *flags(data__train="a", data__valid="b")) == {}
+    assert broken_rules(tmp_path, *every) == {}
+
+
+def test_more_samples_than_can_be_counted_are_refused(tmp_path: Path) -> None:
+    message, remedy = only(broken_rules(tmp_path, *flags(training__steps=10**19)), "training.steps")
+    assert "more than can be counted" in message
+    assert broken_rules(tmp_path, *flags(training__steps=remedy.split()[1])) == {}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_case_of_the_equivalence_tests_is_a_sound_configuration(tmp_path: Path, case: str) -> None:
     section = {f"residual__{name}": str(value).lower() for name, value in CASES[case].items()}

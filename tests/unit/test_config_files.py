@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from attnres_train.config.files import check_files
+from attnres_train.config.load import load_checked
+from attnres_train.corpora import open_corpora
 from attnres_train.data.indexed_writer import IndexedWriter
-from tests.unit.config_files import flags, small
+from attnres_train.errors import Refused
+from tests.unit.config_files import flags, small, write
 
 
 @pytest.fixture(autouse=True)
@@ -43,14 +46,43 @@ def test_missing_halves_of_corpora_are_named(tmp_path: Path) -> None:
 
 
 def test_a_whole_corpus_is_accepted_and_a_damaged_one_is_not(tmp_path: Path) -> None:
-    writer = IndexedWriter(tmp_path / "a", vocabulary_size=320)
-    writer.add_documents(np.arange(200), np.array([200]))
-    writer.finish()
-    writer.publish()
+    write_pair(tmp_path / "a")
     assert problems(tmp_path, data__train="a") == []
     (tmp_path / "a.bin").write_bytes((tmp_path / "a.bin").read_bytes()[:-4])
     ((key, message, _),) = problems(tmp_path, data__train="a")
     assert key == "a.bin" and "400" in message and "396" in message
+
+
+def write_pair(prefix: Path) -> None:
+    writer = IndexedWriter(prefix, vocabulary_size=320)
+    writer.add_documents(np.arange(200), np.array([200]))
+    writer.finish()
+    writer.publish()
+
+
+@pytest.mark.parametrize("weights", ["{a = -1, b = 1}", "{a = 0, b = 0.0}"])
+def test_wrong_weights_are_told_once(tmp_path: Path, weights: str) -> None:
+    for name in "ab":
+        write_pair(tmp_path / name)
+    with pytest.raises(Refused) as refused:
+        load_checked(write(tmp_path), flags(data__train=weights, data__valid="b"), purpose="check")
+    assert [problem.key for problem in refused.value.problems] == ["data.train"]
+
+
+def test_the_largest_weights_are_shared_out_exactly(tmp_path: Path) -> None:
+    for name in "ab":
+        write_pair(tmp_path / name)
+    assert problems(tmp_path, data__train="{a = 1e308, b = 1.5e308}") == []
+    summary = open_corpora(small(tmp_path, *flags(data__train="{a = 1e308, b = 1.5e308}"))).train.summary(10)
+    assert [(source.weight, source.draws) for source in summary] == [(0.4, 4), (0.6, 6)]
+
+
+def test_what_is_wrong_with_training_and_validation_data_is_told_at_once_and_once(tmp_path: Path) -> None:
+    for name in "abc":
+        write_pair(tmp_path / name)
+        (tmp_path / f"{name}.bin").write_bytes((tmp_path / "a.bin").read_bytes()[:-4])
+    found = problems(tmp_path, data__train="{a = 1, b = 1}", data__valid="{b = 1, c = 1}")
+    assert [key for key, _, _ in found] == ["a.bin", "b.bin", "c.bin"]
 
 
 @pytest.mark.parametrize("word", ["auto", "never"])

@@ -123,6 +123,9 @@ def test_extreme_blends_wrap_each_source_into_its_own_epochs(
     summary = data.summary(total)
     assert [(source.draws, source.samples) for source in summary] == [(due[0], 50), (due[1], 50)]
     assert [source.epochs for source in summary] == [due[0] / 50, due[1] / 50]
+    for source, draws in zip(summary, due, strict=True):
+        told = f"{source.prefix}: 401 tokens, 50 samples; draws {draws}, epochs {draws / 50:.2f}"
+        assert str(source) == told, "a start-up prints this"
 
 
 def test_two_corpora_of_equal_size_are_shuffled_differently(tmp_path: Path) -> None:
@@ -137,6 +140,7 @@ def test_a_source_of_weight_zero_is_not_opened_and_reported_as_unused(tmp_path: 
     assert set(name.split(":")[0] for name in ids(data, 0, 60)) == {"1"}
     summary = data.summary(60)[0]
     assert (summary.prefix, summary.samples, summary.draws, summary.epochs) == (unused, None, 0, 0.0)
+    assert str(summary) == f"{unused}: weight 0, unused"
 
 
 def test_the_problems_of_all_corpora_are_refused_at_once(tmp_path: Path) -> None:

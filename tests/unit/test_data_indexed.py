@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,33 @@ def test_a_long_index_written_and_checked_in_blocks_is_whole(tmp_path: Path, mon
     reader = IndexedReader(tmp_path / "c")
     assert [len(reader.document(i)) for i in range(50)] == lengths.tolist()
     assert reader.document(48).tolist() == [lengths[:48].sum() + i for i in range(3)]
+
+
+def test_opening_a_long_index_keeps_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million documents, 20 MB of index: neither its pages nor more than a few blocks stand in memory."""
+    lengths = np.arange(1_000_000) % 3
+    with IndexedWriter(tmp_path / "c", 1000) as writer:
+        writer.add_documents(np.zeros(lengths.sum(), np.int16), lengths)
+        writer.finish()
+        writer.publish()
+    monkeypatch.setattr("attnres_train.data.indexed.BLOCK", 1 << 14)
+    tracemalloc.start()
+    reader = IndexedReader(tmp_path / "c")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 << 20
+    assert resident_kib(idx_path(tmp_path / "c")) < 1024
+    assert reader.num_documents == 1_000_000 and reader.num_tokens == lengths.sum()
+    reader.lengths.sum()
+    assert resident_kib(idx_path(tmp_path / "c")) > 3000, "what is looked at through a map is counted"
+
+
+def resident_kib(path: Path) -> int:
+    """What this process holds of the maps of `path`."""
+    mappings = re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    mine = [mapping for mapping in mappings if str(path) in mapping.splitlines()[0]]
+    assert mine, "it is mapped"
+    return sum(int(re.findall(r"^Rss: +(\d+) kB", mapping, re.MULTILINE)[0]) for mapping in mine)
 
 
 def test_a_cut_token_file_is_refused_with_both_byte_counts(tmp_path: Path) -> None:

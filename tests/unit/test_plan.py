@@ -134,6 +134,14 @@ def test_layers_that_do_not_divide_by_stages_are_all_planned(
     assert found["parameters"]["total"] == real_parameters(config, found["vocabulary"]["padded"])
 
 
+def test_work_with_isolated_documents_is_an_upper_bound_and_says_so(tmp_path: Path) -> None:
+    whole, apart = plan(small(tmp_path)), plan(small(tmp_path, "--data.isolate_documents", "true"))
+    assert apart.flops_per_step == whole.flops_per_step and apart.memory == whole.memory
+    assert "attention inside documents is less" in plan_text(apart, "x")
+    assert "documents" not in plan_text(whole, "x")
+    assert (as_json(whole)["isolate_documents"], as_json(apart)["isolate_documents"]) == (False, True)
+
+
 def test_7_layers_on_2_stages_count_7_layers_of_flops(tmp_path: Path) -> None:
     config = small(tmp_path, *flags(model__num_layers=7, parallel__pipeline=2))
     matrices = 7 * (4 * 64 * 64 + 3 * 64 * 128) + 384 * 64

@@ -1,0 +1,43 @@
+"""Rules of the `[data]` section, and of what the run takes from it, as pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.data.config import blend_weights
+from attnres_train.errors import Problem
+
+_MOST_SAMPLES = 2**63 - 1
+"""Of a run: positions are 64-bit numbers."""
+
+
+def check_data(config: RunConfig) -> Iterator[Problem]:
+    """Problems of `[data]`, of the evaluation and of the number of samples."""
+    yield from check_weights(config)
+    data, training = config.data, config.training
+    if data.valid is not None and data.train is None:
+        yield Problem("data.valid", "set, but data.train is not", "set data.train, or remove data.valid")
+    every = training.eval_interval_steps
+    if every is not None and data.train is not None and data.valid is None:
+        message = f"{every}, but data.valid is not set: there is nothing to evaluate on"
+        yield Problem("training.eval_interval_steps", message, 'set data.valid, or remove it (or write "none")')
+    longest = _MOST_SAMPLES // training.global_batch_size
+    if training.steps > longest:
+        message = f"{training.steps} steps of {training.global_batch_size} samples are more than can be counted"
+        yield Problem("training.steps", message, f"write {longest} or less")
+
+
+def check_weights(config: RunConfig) -> Iterator[Problem]:
+    """Problems of the names and weights of the blends."""
+    for key, source in (("data.train", config.data.train), ("data.valid", config.data.valid)):
+        if source is None:
+            continue
+        weights = blend_weights(source)
+        if "" in weights:
+            yield Problem(key, "an empty prefix", "write the path of a .bin/.idx pair without its ending")
+        if negative := {prefix: weight for prefix, weight in weights.items() if weight < 0}:
+            shown = ", ".join(f"{prefix} = {weight:g}" for prefix, weight in negative.items())
+            yield Problem(key, f"negative weight: {shown}", "weights are 0 or more; 0 leaves a corpus out")
+        elif not any(weights.values()):
+            yield Problem(key, f"no weight above 0 among {len(weights)}", "give at least one corpus a weight above 0")

@@ -1,0 +1,59 @@
+"""Ranks that would see other samples do not train together."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch.distributed as dist
+
+from attnres_train.corpora import open_corpora
+from attnres_train.data.config import DataConfig
+from attnres_train.data.indexed_writer import IndexedWriter
+from attnres_train.errors import Refused
+from attnres_train.parallel.grid import build_grid
+from attnres_train.tokenizer.config import TokenizerConfig
+from attnres_train.trainer.run import agree_on_data
+from tests.distributed.ranks import run_ranks
+from tests.distributed.tiny import VOCABULARY, tiny_config
+
+
+def write(prefix: Path, documents: int) -> None:
+    with IndexedWriter(prefix, VOCABULARY) as writer:
+        writer.add_documents(np.zeros(50 * documents, np.int64), np.full(documents, 50))
+        writer.finish()
+        writer.publish()
+
+
+def agree(*folders: Path) -> str:
+    """Each rank with the data of its own folder."""
+    folder = folders[dist.get_rank()]
+    config = replace(
+        tiny_config("block"),
+        tokenizer=TokenizerConfig(vocab_size=VOCABULARY),
+        data=DataConfig(train=str(folder / "train"), valid=str(folder / "valid")),
+    )
+    try:
+        agree_on_data(open_corpora(config), build_grid(config.parallel, seed=1))
+    except Refused as refused:
+        return str(refused.problems[0])
+    return "agreed"
+
+
+def test_copies_agree_and_another_training_or_validation_corpus_is_refused_on_every_rank(tmp_path: Path) -> None:
+    write(tmp_path / "one/train", 10)
+    write(tmp_path / "one/valid", 3)
+    for name in ("copy", "train differs", "valid differs"):
+        shutil.copytree(tmp_path / "one", tmp_path / name)
+    write_again = {"train": 11, "valid": 4}
+    for kind, documents in write_again.items():
+        for end in (".bin", ".idx"):
+            (tmp_path / f"{kind} differs" / f"{kind}{end}").unlink()
+        write(tmp_path / f"{kind} differs" / kind, documents)
+    assert run_ranks(agree, 2, tmp_path / "one", tmp_path / "copy") == ["agreed", "agreed"]
+    for kind in write_again:
+        told = run_ranks(agree, 3, tmp_path / "one", tmp_path / "copy", tmp_path / f"{kind} differs")
+        assert len(set(told)) == 1
+        assert told[0].startswith(f"data: {kind} ") and "on rank 0, " in told[0] and "on rank 2" in told[0]
