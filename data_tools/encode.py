@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from attnres_train.data.indexed_writer import pack_documents
+from attnres_train.data.indexed_writer import UnstorableDocument, pack_documents
 from attnres_train.errors import refuse
 from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE
@@ -22,7 +22,9 @@ from data_tools.records import BadRecord, Document, Reading, read_documents
 from data_tools.work import CONTENTS, ShardFacts, WorkFolder
 
 BATCH_BYTES = 2 << 20
-"""Text encoded at once: enough for words to repeat, little enough to hold."""
+"""What is held and encoded at once: enough for words to repeat."""
+BYTES_A_RECORD = 500
+"""What a record takes in memory besides its text and line, such as one that is blank."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +96,19 @@ class _ShardWork:
         return self.encoder.most_bad is not None and self.skipped.total() > self.encoder.most_bad
 
     def _batches(self, piece: Piece) -> Iterator[list[Document | BadRecord]]:
-        """Records of `piece` in batches of some BATCH_BYTES of text, up to the one that is a bad record too many."""
+        """Records of `piece` in batches of some BATCH_BYTES, up to the one that is a bad record too many."""
         batch: list[Document | BadRecord] = []
         size = 0
         for record in read_documents(piece, self.encoder.reading, self.advance):
             batch.append(record)
+            size += BYTES_A_RECORD
             if isinstance(record, BadRecord):
                 self._skip(record)
                 if self._is_over():
                     break
             else:
-                size += record.text_bytes
+                # The line may hold much besides the text.
+                size += max(record.text_bytes, len(record.raw))
             if size >= BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
@@ -130,7 +134,11 @@ class _ShardWork:
                 raise refuse(str(piece.path), what, "name another piece with --eod-piece")
             ids = np.insert(ids, lengths.cumsum(), eod_id)
             lengths = lengths + 1
-        packed = pack_documents(ids, lengths, tokenizer.vocab_size)
+        try:
+            packed = pack_documents(ids, lengths, tokenizer.vocab_size)
+        except UnstorableDocument as error:
+            key = f"{piece.path}: record {documents[error.index].number} of its piece"
+            raise refuse(key, error.message, error.remedy) from None
         self.files["bin"].write(packed.data)
         self.files["lengths"].write(packed.lengths.tobytes())
         self.crc = zlib.crc32(packed.data, self.crc)

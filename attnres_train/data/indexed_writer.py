@@ -27,7 +27,7 @@ from attnres_train.data.indexed import (
     sidecar_path,
     token_type,
 )
-from attnres_train.errors import Refused, refuse
+from attnres_train.errors import refuse
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,26 @@ class Packed:
     largest_id: int | None
 
 
+class UnstorableDocument(ValueError):
+    """Document `index` (from 0) of those at hand cannot be stored."""
+
+    def __init__(self, index: int, message: str, remedy: str):
+        super().__init__(f"document {index}: {message}")
+        self.index = index
+        self.message = message
+        self.remedy = remedy
+
+
 def pack_documents(tokens: Tokens, lengths: npt.NDArray[np.int64], vocabulary_size: int) -> Packed:
     """`len(lengths)` documents, whose tokens lie one after the other, as the pair stores them.
 
-    Raises Refused, keyed by the number of the document among these, for an id outside the vocabulary and for a
-    document that the format cannot hold.
+    Raises UnstorableDocument for an id outside the vocabulary and for a document that the format cannot hold.
     """
     if int(lengths.sum()) != tokens.size:
         raise ValueError(f"lengths sum to {int(lengths.sum())}, tokens are {tokens.size}")
     if lengths.size and int(lengths.max()) > np.iinfo(LENGTH_TYPE).max:
         what = f"has {int(lengths.max())} tokens, the format holds 2^31 - 1"
-        raise refuse(f"document {int(lengths.argmax())}", what, "cut the document")
+        raise UnstorableDocument(int(lengths.argmax()), what, "cut the document")
     if not tokens.size:
         return Packed(b"", lengths.astype(LENGTH_TYPE), None)
     lowest, highest = int(tokens.min()), int(tokens.max())
@@ -74,11 +83,11 @@ def pack_documents(tokens: Tokens, lengths: npt.NDArray[np.int64], vocabulary_si
     return Packed(tokens.astype(token_type(vocabulary_size)).tobytes(), lengths.astype(LENGTH_TYPE), highest)
 
 
-def _outside(tokens: Tokens, lengths: npt.NDArray[np.int64], vocabulary_size: int) -> Refused:
+def _outside(tokens: Tokens, lengths: npt.NDArray[np.int64], vocabulary_size: int) -> UnstorableDocument:
     place = int(np.flatnonzero((tokens < 0) | (tokens >= vocabulary_size))[0])
     document = int(np.searchsorted(lengths.cumsum(), place, side="right"))
     what = f"holds id {int(tokens[place])}, not below the vocabulary size {vocabulary_size}"
-    return refuse(f"document {document}", what, "use the tokenizer whose vocabulary size was given")
+    return UnstorableDocument(document, what, "use the tokenizer whose vocabulary size was given")
 
 
 class IndexedWriter:
@@ -135,10 +144,9 @@ class IndexedWriter:
         """Append `len(lengths)` documents, whose tokens lie one after the other in `tokens`."""
         try:
             packed = pack_documents(tokens, lengths, self.vocabulary_size)
-        except Refused as refused:
-            problem = refused.problems[0]
-            number = self.num_documents + int(problem.key.split()[-1])
-            raise refuse(f"{self.prefix}: document {number}", problem.message, problem.remedy) from None
+        except UnstorableDocument as error:
+            number = self.num_documents + error.index
+            raise refuse(f"{self.prefix}: document {number}", error.message, error.remedy) from None
         self.add_packed(packed)
 
     def add_packed(self, packed: Packed) -> None:
