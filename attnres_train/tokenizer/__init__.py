@@ -4,6 +4,7 @@
     load.py           a tokenizer of a file
     sentencepiece.py  a sentencepiece model, loaded and checked
     huggingface.py    a Hugging Face tokenizer.json, loaded and checked
+    byte_level.py     what the parts of a tokenizer.json say about cutting text and keeping it
     file_kinds.py     what a file is that is no tokenizer
     cuts.py           where text can be cut without changing its ids
     words.py          encoding word by word with a memory

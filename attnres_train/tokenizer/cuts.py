@@ -31,7 +31,7 @@ class Cuts:
         can_cut = np.ones((256, 256), np.bool_)
         can_cut[data[:-1], data[1:]] = False
         can_cut[:, 0x80:0xC0] = False  # within a character
-        self._bytes = can_cut.reshape(-1)
+        self._bytes = can_cut
         self._characters = np.ones(1 << KEY_BITS, np.bool_)
         self._characters[_keys(_code_points(joined))] = False
 
@@ -41,9 +41,7 @@ class Cuts:
             text = data.decode()
             if len(data) > BYTES_A_CHARACTER * len(text):
                 return self._starts_by_characters(text)
-        values = np.frombuffer(data, np.uint8)
-        pairs = values[:-1].astype(np.uint16) << 8 | values[1:]
-        return _places(np.take(self._bytes, pairs, mode="clip"))
+        return starts_by_bytes(self._bytes, data)
 
     def _starts_by_characters(self, text: str) -> NDArray[np.int32]:
         points = _code_points(text)
@@ -53,6 +51,13 @@ class Cuts:
             sizes += points >= first_of_next_size
         ends = np.cumsum(sizes, dtype=np.int32)
         return ends[starts] - sizes[starts]
+
+
+def starts_by_bytes(can_cut: NDArray[np.bool_], data: bytes) -> NDArray[np.int32]:
+    """As `Cuts.word_starts`; `can_cut` holds for each two bytes whether the second begins a word."""
+    values = np.frombuffer(data, np.uint8)
+    pairs = values[:-1].astype(np.uint16) << 8 | values[1:]
+    return _places(np.take(can_cut.reshape(-1), pairs, mode="clip"))
 
 
 def _places(can_cut: NDArray[np.bool_]) -> NDArray[np.int32]:

@@ -5,23 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
-from itertools import chain
+from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
+from tokenizers import Regex
 from tokenizers import Tokenizer as Library
+from tokenizers.pre_tokenizers import Sequence as Stages
+from tokenizers.pre_tokenizers import Split
 
-from attnres_train.errors import Refused, refuse
+from attnres_train.errors import refuse
+from attnres_train.tokenizer.byte_level import can_cut, keeps_text
+from attnres_train.tokenizer.cuts import starts_by_bytes
 from attnres_train.tokenizer.file_kinds import looks_like_tokenizer_json, what_it_is
-from attnres_train.tokenizer.protocol import Encoded
+from attnres_train.tokenizer.protocol import Encoded, joined, listed, require_ids
+from attnres_train.tokenizer.words import WordEncoder
 
 
 class HuggingFaceTokenizer:
-    """Text to ids and back with one tokenizer.json, of which truncation, padding and post-processing are left out.
+    """Text to ids and back with one tokenizer.json, without its truncation, padding, dropout and post-processing.
+
+    Special tokens are never made of text that spells them. Added tokens that the file does not call special are
+    words of the tokenizer, and text that spells them becomes them.
 
     `eod_id` is the id of the special token that `eod_piece` names; None where none is named, since the file
     does not say which of its special tokens ends a document. `pad_id` is that of its padding, if it has one.
+    `keeps_text` is true for byte-level tokenizers that change nothing; of others it is not known.
 
     Raises Refused for a file that is no tokenizer.json, and for an `eod_piece` that is no special token.
     """
@@ -29,70 +39,114 @@ class HuggingFaceTokenizer:
     def __init__(self, content: bytes, name: str = "tokenizer.json", eod_piece: str | None = None):
         self.name = name
         self.fingerprint = hashlib.sha256(content).hexdigest()
-        specification = _parse(content, name)
-        # The library's threads would multiply with the processes that encode, and do not survive a fork.
+        self._specification = _parse(content, name)
+        # The library's threads would multiply with the processes that encode, and would not survive a fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        try:
-            self._library = Library.from_str(content.decode("utf-8"))
-        except Exception as error:  # the library has no narrower type
-            remedy = "give the tokenizer.json of a model whose tokenizer the library `tokenizers` can load"
-            raise refuse(name, f"is JSON that `tokenizers` does not take: {error}", remedy) from None
-        self._library.no_truncation()
-        self._library.no_padding()
-        self._library.encode_special_tokens = True
-        self.vocab_size = 1 + max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
-        self._special = {
-            token.content: index
-            for index, token in sorted(self._library.get_added_tokens_decoder().items())
-            if token.special
-        }
-        self.eod_id = None if eod_piece is None else self._find_eod(eod_piece)
-        self.pad_id = (specification.get("padding") or {}).get("pad_id")
-        unknown = specification["model"].get("unk_token")
-        self.unk_id = None if unknown is None else self._library.token_to_id(unknown)
-        self.keeps_text = False
+        self._library = _load(content, name)
+        model, vocabulary = self._specification["model"], self._library.get_vocab(with_added_tokens=True)
+        self.vocab_size = 1 + max(vocabulary.values(), default=-1)
+        self.unk_id = model["unk_id"] if "unk_id" in model else vocabulary.get(model.get("unk_token"))
+        self.pad_id = (self._specification.get("padding") or {}).get("pad_id")
+        self.keeps_text = keeps_text(self._specification)
+        added = self._library.get_added_tokens_decoder()
+        special = {added[index].content: index for index in sorted(added) if added[index].special}
+        self.special_pieces = tuple(special)
+        self._not_in_text = set(special.values()) - {self.unk_id}
+        self.eod_id = None if eod_piece is None else self._find_eod(special, eod_piece)
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`; never the id of a special token, whatever the text spells."""
-        ids: list[int] = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        ids: list[int] = self.encode_many([text]).ids.tolist()
         return ids
 
     def encode_many(self, texts: Sequence[str]) -> Encoded:
-        """The ids of all `texts`, the same as of each alone."""
-        each = [encoding.ids for encoding in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
-        lengths = np.fromiter(map(len, each), np.int64, len(each))
-        return Encoded(np.fromiter(chain.from_iterable(each), np.int32, int(lengths.sum())), lengths)
+        """The ids of all `texts`, the same as of each alone.
+
+        Byte-level tokenizers that split text as is usual are encoded word by word (`words.py`), with memory for a
+        few slices of text. Others are encoded a document at a time, for which the library needs some 120 bytes a
+        byte of the document (measured).
+        """
+        if self._encode_words is None:
+            return joined(self._encode_each([text])[0] for text in texts)
+        return self._encode_words([text.encode() for text in texts])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens give nothing.
 
         Raises ValueError for ids outside the vocabulary.
         """
-        ids = list(ids)
-        if any(not 0 <= i < self.vocab_size for i in ids):
-            raise ValueError(f"ids outside [0, {self.vocab_size}): {[i for i in ids if not 0 <= i < self.vocab_size]}")
-        text: str = self._library.decode(ids, skip_special_tokens=True)
+        require_ids(ids, self.vocab_size)
+        text: str = self._library.decode(list(ids), skip_special_tokens=True)
         return text
 
-    def _find_eod(self, piece: str) -> int:
-        if piece not in self._special:
-            known = ", ".join(self._special) or "none"
-            what = f"{piece!r} is no special token of this tokenizer; its special tokens: {known}"
+    @cached_property
+    def _encode_words(self) -> WordEncoder | None:
+        table = can_cut(self._specification)
+        if table is None:
+            return None
+        return WordEncoder(
+            partial(starts_by_bytes, table), lambda words: self._encode_each([word.decode() for word in words])
+        )
+
+    def _encode_each(self, texts: list[str]) -> list[list[int]]:
+        each = [encoding.ids for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False)]
+        for number, ids in enumerate(each):
+            if not self._not_in_text.isdisjoint(ids):
+                each[number] = self._encode_divided(texts[number])
+        return each
+
+    def _encode_divided(self, text: str) -> list[int]:
+        """The ids of a text that spells special tokens, by a vocabulary that has them among its words."""
+        ids: list[int] = self._library_that_divides.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        if found := self._not_in_text.intersection(ids):
+            pieces = listed([str(self._library.id_to_token(index)) for index in found])
+            what = f"gives special tokens for text that spells them: {pieces}"
+            raise refuse(self.name, what, "use another tokenizer, or take these out of the text")
+        return ids
+
+    @cached_property
+    def _library_that_divides(self) -> Library:
+        """The tokenizer, but one that splits what spells a special token after its first character."""
+        rests = [f"(?<={re.escape(piece[0])}){re.escape(piece[1:])}" for piece in self.special_pieces if piece[1:]]
+        library = Library.from_str(self._library.to_str())
+        library.encode_special_tokens = True
+        stages = [stage for stage in [library.pre_tokenizer] if stage is not None]
+        library.pre_tokenizer = Stages([*stages, Split(Regex("|".join(rests)), "isolated")])
+        return library
+
+    def _find_eod(self, special: dict[str, int], piece: str) -> int:
+        if piece not in special:
+            what = f"{piece!r} is no special token of this tokenizer; its special tokens: {listed(tuple(special))}"
             raise refuse(self.name, what, "name one of them; other tokens can occur in text and so end nothing")
-        return self._special[piece]
+        if special[piece] == self.unk_id and not self.keeps_text:
+            remedy = "name another special token"
+            raise refuse(self.name, f"{piece!r} also stands for what is unknown in text", remedy)
+        return special[piece]
+
+
+def _load(content: bytes, name: str) -> Library:
+    try:
+        library = Library.from_str(content.decode("utf-8"))
+    except Exception as error:  # the library has no narrower type
+        remedy = "give the tokenizer.json of a model whose tokenizer the library `tokenizers` can load"
+        raise refuse(name, f"is a tokenizer.json that `tokenizers` does not take: {error}", remedy) from None
+    if library.get_vocab_size() == 0:
+        raise refuse(name, "has no vocabulary", "give the tokenizer.json of a trained tokenizer")
+    library.no_truncation()
+    library.no_padding()
+    library.encode_special_tokens = True
+    if hasattr(library.model, "dropout"):
+        library.model.dropout = None
+    return library
 
 
 def _parse(content: bytes, name: str) -> dict[str, Any]:
     try:
         specification = json.loads(content)
     except (ValueError, RecursionError):
-        raise _not_a_tokenizer(name, what_it_is(content)) from None
+        specification = None
     if not looks_like_tokenizer_json(specification):
-        raise _not_a_tokenizer(name, what_it_is(content))
+        remedy = "give the file tokenizer.json of a model, or a sentencepiece model under a name that ends in .model"
+        raise refuse(name, f"is not a Hugging Face tokenizer.json: it is {what_it_is(content)}", remedy)
     found: dict[str, Any] = specification
     return found
-
-
-def _not_a_tokenizer(name: str, what: str) -> Refused:
-    remedy = "give the file tokenizer.json of a model, or a sentencepiece model under a name that ends in .model"
-    return refuse(name, f"is not a Hugging Face tokenizer.json: it is {what}", remedy)

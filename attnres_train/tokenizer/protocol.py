@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+MOST_NAMED = 20
+"""Special pieces named in a refusal; some tokenizers have hundreds."""
 
 
 class Encoded(NamedTuple):
@@ -26,7 +29,8 @@ class Tokenizer(Protocol):
 
     `fingerprint` is the SHA-256 of the file. `vocab_size` is above every id. `eod_id` ends a document, and is
     given for no text; it, `pad_id` and `unk_id` are None where the model has none or none was named.
-    `keeps_text` says that decoding gives every text back as it was encoded.
+    `special_pieces` are the names that can be given for the first. `keeps_text` says that decoding gives every
+    text back as it was encoded.
     """
 
     name: str
@@ -35,6 +39,7 @@ class Tokenizer(Protocol):
     eod_id: int | None
     pad_id: int | None
     unk_id: int | None
+    special_pieces: tuple[str, ...]
     keeps_text: bool
 
     def encode(self, text: str) -> list[int]:
@@ -51,3 +56,21 @@ class Tokenizer(Protocol):
         Raises ValueError for ids outside the vocabulary.
         """
         ...
+
+
+def joined(documents: Iterable[Sequence[int]]) -> Encoded:
+    """The ids of documents that were encoded one by one."""
+    each = [np.array(ids, np.int32) for ids in documents]
+    return Encoded(np.concatenate([np.zeros(0, np.int32), *each]), np.array([len(ids) for ids in each], np.int64))
+
+
+def require_ids(ids: Sequence[int], vocab_size: int) -> None:
+    """Raise ValueError where `ids` are not all of the vocabulary."""
+    if outside := [index for index in ids if not 0 <= index < vocab_size]:
+        raise ValueError(f"ids outside [0, {vocab_size}): {outside[:10]}")
+
+
+def listed(pieces: Sequence[str]) -> str:
+    """The names of `pieces` for a message, of many the first."""
+    names = ", ".join(pieces[:MOST_NAMED]) or "none"
+    return names if len(pieces) <= MOST_NAMED else f"{names} and {len(pieces) - MOST_NAMED} more"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property, partial
-from itertools import chain
 
-import numpy as np
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # type: ignore[attr-defined]
 
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.cuts import Cuts
 from attnres_train.tokenizer.file_kinds import what_it_is
-from attnres_train.tokenizer.protocol import Encoded
+from attnres_train.tokenizer.protocol import Encoded, joined, listed, require_ids
 from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder
 
 PIECES_OF_TEXT = (
@@ -44,6 +42,8 @@ class SentencePieceTokenizer:
             raise _not_a_model(name, what_it_is(model)) from None
         self._model = ModelProto.FromString(model)
         self.vocab_size: int = self._processor.vocab_size()
+        control_ids = filter(self._processor.is_control, range(self.vocab_size))
+        self.special_pieces: tuple[str, ...] = tuple(map(self._processor.id_to_piece, control_ids))
         self.eod_id = self._find_eod(eod_piece)
         self.pad_id = _none_if_absent(self._processor.pad_id())
         self.unk_id = _none_if_absent(self._processor.unk_id())
@@ -58,12 +58,11 @@ class SentencePieceTokenizer:
         """The ids of all `texts`, the same as of each alone: those the library gives.
 
         Models that keep text and are trained by byte-pair encoding are encoded word by word (`words.py`), with
-        memory for a few times SLICE_BYTES. Others are encoded a document at a time.
+        memory for a few slices of text. Others are encoded a document at a time, for which the library needs
+        33 to 51 bytes a byte of the document (measured).
         """
         if self._encode_words is None:
-            each = [self._processor.encode(text) for text in texts]
-            lengths = np.fromiter(map(len, each), np.int64, len(each))
-            return Encoded(np.fromiter(chain.from_iterable(each), np.int32, int(lengths.sum())), lengths)
+            return joined(self._processor.encode(text) for text in texts)
         # What the library does first, here done once for a whole document.
         prefix = " " if self._model.normalizer_spec.add_dummy_prefix else ""
         documents = [(prefix + text).replace(SPACE_PIECE, " ").encode() if text else b"" for text in texts]
@@ -74,10 +73,8 @@ class SentencePieceTokenizer:
 
         Raises ValueError for ids outside the vocabulary.
         """
-        ids = list(ids)
-        if any(not 0 <= i < self.vocab_size for i in ids):
-            raise ValueError(f"ids outside [0, {self.vocab_size}): {[i for i in ids if not 0 <= i < self.vocab_size]}")
-        text: str = self._processor.decode(ids)
+        require_ids(ids, self.vocab_size)
+        text: str = self._processor.decode(list(ids))
         return text
 
     @cached_property
@@ -99,15 +96,11 @@ class SentencePieceTokenizer:
     def _find_eod(self, piece: str | None) -> int | None:
         if piece is None:
             return _none_if_absent(self._processor.eos_id())
-        found: int = self._processor.piece_to_id(piece)
-        if not self._processor.is_control(found):
-            known = ", ".join(map(self._processor.id_to_piece, self._control_ids())) or "none"
-            what = f"{piece!r} is no control piece of this model; its control pieces: {known}"
+        if piece not in self.special_pieces:
+            what = f"{piece!r} is no control piece of this model; its control pieces: {listed(self.special_pieces)}"
             raise refuse(self.name, what, "name one of them; other pieces can occur in text and so end nothing")
+        found: int = self._processor.piece_to_id(piece)
         return found
-
-    def _control_ids(self) -> list[int]:
-        return [i for i in range(self.vocab_size) if self._processor.is_control(i)]
 
 
 def _none_if_absent(piece_id: int) -> int | None:

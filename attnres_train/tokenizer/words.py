@@ -19,7 +19,7 @@ from attnres_train.tokenizer.protocol import Encoded
 SPACE_PIECE = "\u2581"
 """How sentencepiece writes a space inside a piece."""
 LONGEST_WORD = 1 << 20
-"""Bytes. A longer word is cut after every so many, between two characters: the library would need some 42 bytes
+"""Bytes. A longer word is cut after every so many, between two characters: libraries need 40 to 120 bytes
 of memory for each of its bytes."""
 SLICE_BYTES = 2 << 20
 """Text worked on at once: in larger slices words repeat more often, smaller ones fit the processor's cache."""
