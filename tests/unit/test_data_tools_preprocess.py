@@ -207,9 +207,9 @@ def test_the_characters_that_do_not_come_back_are_counted(tmp_path: Path, prepro
 
 @pytest.fixture(scope="session")
 def five_thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Several shards' worth of documents, a good second's work."""
+    """Documents for eleven shards of SHARD_BYTES."""
     path = tmp_path_factory.mktemp("corpus") / "many.jsonl"
-    write_texts(path, [" ".join(f"{i} words {i * j}" for j in range(90 + i % 25)) for i in range(2200)])
+    write_texts(path, [f"{i} words {i * i} " * (10 + i % 25) for i in range(5000)])
     return path
 
 
@@ -277,11 +277,31 @@ def test_a_damaged_pair_is_not_taken_for_done(tmp_path: Path, preprocess: Prepro
     assert code == 2 and "already there" in facts(report)
 
 
+SHARD_BYTES = 200_000
+SLOWLY = f"""
+import sys, time
+from data_tools import encode, pieces
+from data_tools.preprocess import main
+pieces.SMALLEST_SHARD_BYTES = {SHARD_BYTES}
+at_once = encode.ShardEncoder.__call__
+def slowly(self, shard, advance):
+    time.sleep(0.1)
+    return at_once(self, shard, advance)
+encode.ShardEncoder.__call__ = slowly
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_tools.pieces.SMALLEST_SHARD_BYTES", SHARD_BYTES)
+
+
 def start(five_thousand: Path, model: Path, prefix: Path) -> subprocess.Popen[str]:
-    """The tool in a process of its own, returned once it has finished its first shard."""
+    """The tool in a process of its own and in slow motion, returned once it has finished its first shard."""
     arguments = [str(five_thousand), "--tokenizer", str(model), "--output", str(prefix), "--workers", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "data_tools.preprocess", *arguments],
+        [sys.executable, "-c", SLOWLY, *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -306,6 +326,7 @@ def published(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".idx", ".json"))
 
 
+@pytest.mark.usefixtures("small_shards")
 def test_a_killed_run_publishes_nothing_and_the_next_goes_on_from_its_shards(
     tmp_path: Path, model: Path, five_thousand: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,7 +344,7 @@ def test_a_killed_run_publishes_nothing_and_the_next_goes_on_from_its_shards(
         assert time.monotonic() < deadline, "workers outlive the killed run"
         time.sleep(0.01)
     assert main([*undisturbed[:-1], str(tmp_path / "c")]) == 0
-    assert 1 <= json.loads(capsys.readouterr().out)["shards_resumed"] < shards
+    assert 1 <= json.loads(capsys.readouterr().out)["shards_resumed"] < shards == 11
     for ending in (".bin", ".idx", ".json"):
         assert (tmp_path / f"c{ending}").read_bytes() == (tmp_path / f"whole{ending}").read_bytes()
     assert len(list(tmp_path.iterdir())) == 6
@@ -348,6 +369,7 @@ def test_a_polite_kill_keeps_the_finished_shards_and_nothing_else(
     assert [path.name for path in tmp_path.iterdir()] == ["c.work"]
 
 
+@pytest.mark.usefixtures("small_shards")
 def test_a_shard_that_changed_on_disk_is_not_used(
     tmp_path: Path, model: Path, five_thousand: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
