@@ -85,7 +85,11 @@ def _with_lists(arguments: Sequence[str], problems: list[Problem]) -> Iterator[s
         if not path.is_file():
             problems.append(Problem(argument, f"there is no list {path}", "correct the path after @"))
             continue
-        lines = [line.strip() for line in path.read_text().splitlines()]
+        try:
+            lines = [line.strip() for line in path.read_bytes().decode("utf-8-sig").split("\n")]
+        except UnicodeDecodeError as error:
+            problems.append(Problem(argument, f"the list is not UTF-8: byte {error.start}", "convert it"))
+            continue
         named = [line for line in lines if line and not line.startswith("#")]
         if not named:
             problems.append(Problem(argument, "the list names no input", "write one file, folder or pattern a line"))
@@ -95,7 +99,7 @@ def _with_lists(arguments: Sequence[str], problems: list[Problem]) -> Iterator[s
 def _expand(argument: str) -> tuple[list[Path], list[Path]]:
     path = Path(argument)
     if path.is_dir():
-        below = [found for found in sorted(path.rglob("*")) if not found.is_dir()]
+        below = sorted(_files_below(path, set()))
         known = [found for found in below if _is_wanted(found, path)]
         if not known:
             endings = ", ".join(KNOWN_ENDINGS)
@@ -111,15 +115,37 @@ def _expand(argument: str) -> tuple[list[Path], list[Path]]:
     raise refuse(argument, "does not exist", "correct the path")
 
 
+def _files_below(folder: Path, seen: set[str]) -> Iterator[Path]:
+    """All files in `folder` and its folders, those behind links too, each folder once.
+
+    Raises Refused for a folder that may not be read.
+    """
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise refuse(str(folder), f"cannot be read: {error.strerror}", "change its permissions") from None
+    for entry in entries:
+        if entry.is_dir():
+            yield from _files_below(entry, seen)
+        else:
+            yield entry
+
+
 def _is_wanted(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return is_known(path) and not hidden
 
 
 def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in files:
-        if not is_known(path):
+        if (name := os.fsencode(path).decode(errors="backslashreplace")) != str(path):
+            yield Problem(name, "its name is not UTF-8, so no report or manifest can hold it", "rename it")
+        elif not is_known(path):
             endings = ", ".join(KNOWN_ENDINGS)
             yield Problem(str(path), "is of an unknown kind, told by the end of its name", f"known endings: {endings}")
         elif not path.exists():
@@ -130,6 +156,7 @@ def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
             yield Problem(str(path), "may not be read by this user", "change its permissions, or leave it out")
         elif path.stat().st_size == 0:
             yield Problem(str(path), "is empty (0 bytes)", "leave it out, or make it again")
-        if path.resolve() in seen:
-            yield Problem(str(path), "is given twice", "name each file once")
-        seen.add(path.resolve())
+        real = os.path.realpath(path)
+        if real in seen:
+            yield Problem(name, "is given twice", "name each file once")
+        seen.add(real)

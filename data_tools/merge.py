@@ -61,7 +61,7 @@ def merge(arguments: argparse.Namespace) -> Report:
     pairs = _in_order(_open(arguments.prefixes))
     first = pairs[0]
     vocabulary_size = first.manifest.vocabulary_size if first.manifest else int(np.iinfo(first.reader.type).max) + 1
-    outputs = {content: Path(f"{arguments.output}.{content}.jsonl") for content in LISTS}
+    outputs = {content: Path(f"{arguments.output}.{content}.ndjson") for content in LISTS}
     total = sum(pair.reader.num_tokens * pair.reader.type.itemsize for pair in pairs)
     with (
         progress("merge", total) as tell,
@@ -78,7 +78,7 @@ def merge(arguments: argparse.Namespace) -> Report:
             copied += _append(writer, pair)
             tell(copied, 0)
         for content, path in outputs.items():
-            _join_lists(writer, path, [Path(f"{pair.prefix}.{content}.jsonl") for pair in pairs])
+            _join_lists(writer, path, [Path(f"{pair.prefix}.{content}.ndjson") for pair in pairs])
         facts = writer.finish()
         manifest = _manifest([pair.manifest for pair in pairs if pair.manifest], facts)
         writer.publish(manifest.to_json() if manifest else None)
@@ -100,7 +100,7 @@ def _open(prefixes: Sequence[str]) -> list[Pair]:
         try:
             # A shell pattern for the parts finds their files.
             prefix = prefix.removesuffix(".idx")
-            if prefix.endswith((".bin", ".json", ".jsonl")):
+            if prefix.endswith((".bin", ".json", ".ndjson")):
                 continue
             reader, manifest = IndexedReader(prefix), read_manifest(prefix)
             if manifest is not None:

@@ -14,8 +14,8 @@ from data_tools.inputs import compression_of
 from data_tools.pieces import Piece
 from data_tools.streams import READ_BYTES, DamagedStream, open_seekable
 
-BATCH_BYTES = 1 << 20
-"""Rows are taken in batches of about so many bytes by the average of their row group."""
+BATCH_ROWS = 32
+"""Few, because what a row takes in memory shows only when it is there."""
 
 
 def group_sizes(path: Path) -> tuple[tuple[int, int], ...] | None:
@@ -24,15 +24,19 @@ def group_sizes(path: Path) -> tuple[tuple[int, int], ...] | None:
         return None
     try:
         with _opened(path) as file:
-            groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            return tuple((group.num_rows, _bytes_on_disk(group)) for group in groups)
+            rows, sizes = zip(*_groups(file), strict=True) if file.num_row_groups else ((), ())
+            # What columns take on disk is not asked: for encrypted ones that ends the process.
+            on_disk, total = path.stat().st_size, max(1, sum(sizes))
+            return tuple((count, on_disk * size // total) for count, size in zip(rows, sizes, strict=True))
     except DamagedStream:
         # Whoever reads it will meet and tell the damage.
         return None
 
 
-def _bytes_on_disk(group: Any) -> int:
-    return sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+def _groups(file: parquet.ParquetFile) -> list[tuple[int, int]]:
+    """Rows and bytes, before compression, of each row group."""
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 @contextmanager
@@ -52,26 +56,32 @@ def read_rows(
     Raises DamagedStream for a damaged file, a missing column, and a text column that holds no text.
     """
     with _opened(piece.path) as file:
-        columns = [*text_columns, *(name for name in other_columns if name in file.schema_arrow.names)]
-        _check_columns(file, text_columns)
-        for group in range(piece.start or 0, file.num_row_groups if piece.end is None else piece.end):
-            rows, size = file.metadata.row_group(group).num_rows, file.metadata.row_group(group).total_byte_size
-            batch_rows = max(1, min(rows, BATCH_BYTES * rows // max(1, size)))
-            for batch in file.iter_batches(batch_rows, row_groups=[group], columns=list(dict.fromkeys(columns))):
-                yield from _rows(batch, text_columns)
-            advance(_bytes_on_disk(file.metadata.row_group(group)))
+        others = [name for name in other_columns if name in file.schema_arrow.names]
+        _check_columns(file, text_columns, others)
+        start, end = piece.start or 0, file.num_row_groups if piece.end is None else piece.end
+        rows = sum(count for count, _ in _groups(file)[start:end])
+        told = done = 0
+        columns = list(dict.fromkeys([*text_columns, *others]))
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=list(range(start, end)), columns=columns):
+            yield from _rows(batch, text_columns)
+            done += batch.num_rows
+            now = piece.bytes * done // max(1, rows)
+            advance(now - told)
+            told = now
 
 
-def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str]) -> None:
+def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], others: Sequence[str]) -> None:
     schema = file.schema_arrow
-    for name in text_columns:
+    for name in (*text_columns, *others):
         if name not in schema.names:
-            raise DamagedStream(f"has no column {name!r} (its columns: {', '.join(schema.names[:10])})")
+            columns = ", ".join(schema.names[:10]) or "none"
+            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "no text")
         if schema.names.count(name) > 1:
-            raise DamagedStream(f"has more than one column {name!r}")
+            raise DamagedStream(f"has more than one column {name!r}", "key twice")
+    for name in text_columns:
         kind = schema.field(name).type
         if not _is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise DamagedStream(f"the column {name!r} holds {kind}, no text")
+            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "no text")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -92,5 +102,18 @@ def _rows(batch: pa.RecordBatch, text_columns: Sequence[str]) -> Iterator[dict[s
     columns = [
         batch.column(name).cast(pa.large_binary()) if name in text_columns else batch.column(name) for name in names
     ]
-    for values in zip(*(column.to_pylist() for column in columns), strict=True):
-        yield dict(zip(names, values, strict=True))
+    for row in range(batch.num_rows):
+        yield {name: _value(column[row]) for name, column in zip(names, columns, strict=True)}
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """The Python value; for one that Python has none for, such as a date in the year 20000, its text."""
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return scalar.cast(pa.large_binary()).as_py().decode(errors="backslashreplace")
+    except (OverflowError, ValueError):
+        try:
+            return scalar.cast(pa.string()).as_py()
+        except (pa.ArrowException, ValueError):
+            return f"unreadable {scalar.type}"

@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--metadata",
         action="append",
         metavar="KEY",
-        help="keep this key of every document, with its file and line, in PREFIX.metadata.jsonl; may be repeated",
+        help="keep this key of every document, with its file and line, in PREFIX.metadata.ndjson; may be repeated",
     )
     add_overwrite_argument(parser)
     return parser
@@ -118,7 +118,7 @@ def preprocess(arguments: argparse.Namespace) -> Report:
 
 def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, BadRecords]:
     """Work on the shards that are not finished, and join all; returns also how many were finished before."""
-    metadata_path, skipped_path = Path(f"{task.prefix}.metadata.jsonl"), Path(f"{task.prefix}.skipped.jsonl")
+    metadata_path, skipped_path = Path(f"{task.prefix}.metadata.ndjson"), Path(f"{task.prefix}.skipped.ndjson")
     most_bad = BadRecords(arguments.bad_records, arguments.max_bad).most_allowed
     encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder)
     keys = [folder.key(shard) for shard in task.shards]

@@ -17,7 +17,15 @@ from data_tools.pieces import Piece
 from data_tools.streams import DamagedStream, TooLong, open_stream, read_lines, skip_line
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+MARKS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+"""Longer ones first: one begins as another."""
+MOST_NULS = 1 / 4
+"""Share of a text file beyond which it is taken for UTF-16 without a mark, whose ASCII is valid UTF-8 with NULs."""
 MIB = 1 << 20
 
 
@@ -88,8 +96,8 @@ def read_documents(piece: Piece, reading: Reading, advance: Advance | None = Non
             number = record.number
             yield record
     except DamagedStream as error:
-        reason = f"cannot be read to its end: {error}"
-        yield BadRecord(None if number is None else number + 1, "unreadable", reason)
+        reason = f"cannot be read to its end: {error}" if error.kind == "unreadable" else str(error)
+        yield BadRecord(None if number is None else number + 1, error.kind, reason)
 
 
 def _read_lines(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
@@ -132,6 +140,10 @@ def _read_whole(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
         try:
             if len(data) > reading.longest_bytes:
                 raise _too_large(_size(stream, disk, piece.path), reading)
+            if data.count(0) > MOST_NULS * len(data):
+                raise BadRecordError(
+                    "not UTF-8", f"{data.count(0)} of {len(data)} bytes are NUL: UTF-16 without a mark?"
+                )
             text = _decode(data.removeprefix(BYTE_ORDER_MARK))
             yield Document(1, text, len(data.removeprefix(BYTE_ORDER_MARK)), b"", {})
         except BadRecordError as error:
@@ -165,9 +177,10 @@ def _too_large(size: int | None, reading: Reading) -> BadRecordError:
 
 
 def _decode(data: bytes) -> str:
-    if data.startswith(UTF_16_MARKS):
-        what = "not UTF-8 but UTF-16, by its byte order mark: convert it, say with `iconv -f UTF-16 -t UTF-8`"
-        raise BadRecordError("not UTF-8", what)
+    for mark, name in MARKS.items():
+        if data.startswith(mark):
+            what = f"not UTF-8 but {name}, by its byte order mark: convert it, say with `iconv -f {name} -t UTF-8`"
+            raise BadRecordError("not UTF-8", what)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -21,7 +21,11 @@ READ_BYTES = 1 << 20
 
 
 class DamagedStream(Exception):
-    """A file cannot be read any further; the message says why."""
+    """A file cannot be read any further; the message says why, `kind` in a word or two."""
+
+    def __init__(self, message: str, kind: str = "unreadable"):
+        super().__init__(message)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,16 @@ def open_stream(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         # The class lives in a module that is imported only where such a file is met.
         if type(error).__name__ != "ZstdError":
             raise
-        raise DamagedStream(str(error)) from error
+        raise DamagedStream(_explained(str(error))) from error
+
+
+def _explained(message: str) -> str:
+    """What zstd says, and what to do about it where that is no damage."""
+    if "too much memory" in message:
+        return f"{message}: it was made with `zstd --long`; unpack it first with `zstd -d --long=31`"
+    if "ictionary" in message:
+        return f"{message}: it was made with a dictionary; unpack it first with `zstd -d -D DICTIONARY`"
+    return message
 
 
 def _decompressed(disk: BinaryIO, path: Path) -> BinaryIO:

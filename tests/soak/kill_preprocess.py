@@ -35,7 +35,7 @@ from pyarrow import parquet
 
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 
-ENDINGS = (".bin", ".json", ".idx", ".metadata.jsonl", ".skipped.jsonl")
+ENDINGS = (".bin", ".json", ".idx", ".metadata.ndjson", ".skipped.ndjson")
 WORDS = "the union of the states and their people depth attention over residual stream layer token".split()
 
 

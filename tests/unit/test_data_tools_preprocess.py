@@ -425,11 +425,11 @@ def test_lines_and_rows_are_named_as_the_file_counts_them_whatever_the_shards(
         assert main([*arguments, str(tmp_path / "c"), *extra]) == 0
         assert json.loads(capsys.readouterr().out)["shards"] > 3
     assert merge([*map(str, tmp_path.glob("c.part-*")), "--output", str(tmp_path / "m")]) == 0
-    for ending in (".bin", ".idx", ".json", ".skipped.jsonl", ".metadata.jsonl"):
+    for ending in (".bin", ".idx", ".json", ".skipped.ndjson", ".metadata.ndjson"):
         assert (tmp_path / f"m{ending}").read_bytes() == (tmp_path / f"c{ending}").read_bytes()
-    skipped = [json.loads(line) for line in (tmp_path / "c.skipped.jsonl").read_text().splitlines()]
+    skipped = [json.loads(line) for line in (tmp_path / "c.skipped.ndjson").read_text().splitlines()]
     assert [(Path(one["file"]).name, one["line"]) for one in skipped] == wanted
-    kept = [json.loads(line) for line in (tmp_path / "c.metadata.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (tmp_path / "c.metadata.ndjson").read_text().splitlines()]
     assert len(kept) == 136 and all(one["line"] == one["id"] for one in kept)
 
 
