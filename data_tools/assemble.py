@@ -71,8 +71,8 @@ class Assembly:
 
     def _add_metadata(self, shard: Shard, key: str, metadata: BinaryIO) -> None:
         for piece, number, fields in self._lines(shard, key, "metadata"):
-            where = json.dumps({"file": str(piece.path), "line": number}, ensure_ascii=True)
-            metadata.write(f"{where[:-1]}, {fields[1:]}\n".encode())
+            where = json.dumps({"file": str(piece.path), "line": number})
+            metadata.write(f'{where[:-1]}, "metadata": {fields}}}\n'.encode())
 
     def _add_tokens(self, key: str, facts: ShardFacts) -> None:
         checksum = size = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -41,12 +42,12 @@ class ShardEncoder:
     folder: WorkFolder
 
     def __call__(self, shard: Shard, advance: Advance) -> ShardFacts:
-        key = self.folder.key(shard)
+        key = self._key(shard)
         with ExitStack() as stack:
             files = {c: stack.enter_context(open(self.folder.aside(key, c), "wb")) for c in CONTENTS}
             work = _ShardWork(self, files, advance)
             facts = work.run(shard)
-        if self.folder.key(shard) != key:
+        if self._key(shard) != key:
             names = ", ".join(str(piece.path) for piece in shard.pieces[:3])
             raise refuse(names, "changed while it was read", "run again when it is complete")
         if facts.is_whole:
@@ -57,6 +58,12 @@ class ShardEncoder:
             for content in set(CONTENTS) - {"skipped"}:
                 self.folder.aside(key, content).unlink()
         return facts
+
+    def _key(self, shard: Shard) -> str:
+        try:
+            return self.folder.key(shard)
+        except FileNotFoundError as error:
+            raise refuse(str(error.filename), "is gone since the run began", "put it back and run again") from None
 
 
 class _ShardWork:
@@ -159,6 +166,26 @@ class _ShardWork:
         if not keys:
             return
         for document in documents:
-            kept = {key: document.fields.get(key) for key in keys}
-            rest = json.dumps(kept, ensure_ascii=True, default=str)
+            rest = json_line({key: document.fields.get(key) for key in keys})
             self.files["metadata"].write(f"{self.place}\t{document.number}\t{rest}\n".encode())
+
+
+def json_line(values: dict[str, Any]) -> str:
+    """`values` as JSON that every reader takes: what JSON has no word for becomes text."""
+
+    def text(value: object) -> str:
+        return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+
+    try:
+        return json.dumps(values, default=text, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(values), default=text)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with numbers that are not finite as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
-from attnres_train.errors import Refused, refuse
+from attnres_train.errors import refuse
 
 MIB = 1 << 20
 SMALLEST_SHARD_BYTES = MIB
@@ -91,22 +92,19 @@ def _cut_groups(file: Cuttable, sizes: tuple[int, ...], target: int) -> Iterator
 
 
 def part_of(shards: Sequence[Shard], number: int, of: int) -> list[Shard]:
-    """The shards of part `number` (from 1) of `of`: consecutive, of about equal bytes.
+    """The shards of part `number` (from 1) of `of`: consecutive, of about equal bytes, at least one.
 
-    The parts one after the other are all shards. Raises Refused for a part that gets none.
+    The parts one after the other are all shards. Raises Refused where there are fewer shards than parts.
     """
-    total = sum(shard.bytes for shard in shards)
-    chosen, before = [], 0
-    for shard in shards:
-        # Where the middle of the shard lies decides, so that each shard is in one part.
-        if (2 * before + shard.bytes) * of // (2 * total or 1) == number - 1:
-            chosen.append(shard)
-        before += shard.bytes
-    if not chosen:
-        raise _nothing(number, of, len(shards))
-    return chosen
-
-
-def _nothing(number: int, of: int, count: int) -> Refused:
-    what = f"part {number} of {of} would hold nothing: the inputs make {count} shards"
-    return refuse("--part", what, "use fewer parts; compressed and .txt files are not cut")
+    if of > len(shards):
+        what = f"the inputs make {len(shards)} shards, too few for {of} parts"
+        raise refuse("--part", what, f"use at most {len(shards)} parts; compressed and .txt files are not cut")
+    ends = list(accumulate(shard.bytes for shard in shards))
+    edges = [0]
+    for part in range(1, of):
+        # The place nearest to an even share, leaving a shard for every part before and after.
+        share = ends[-1] * part // of
+        wanted = 1 + min(range(len(ends)), key=lambda i: abs(ends[i] - share))
+        edges.append(min(max(wanted, edges[-1] + 1), len(shards) - (of - part)))
+    edges.append(len(shards))
+    return list(shards[edges[number - 1] : edges[number]])

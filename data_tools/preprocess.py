@@ -100,17 +100,15 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     made = None if arguments.overwrite else made_already(task)
     folder = WorkFolder(task.prefix, task.recipe)
     if made is not None:
-        folder.remove()
         return _report("already done", task, made)
-    with _what_is_kept(folder, len(task.shards)):
-        manifest, resumed, bad = _make(task, folder, arguments)
+    manifest, resumed, bad = _make(task, folder, arguments)
     seconds = time.monotonic() - started
     return {
         **_report("done", task, manifest),
         **bad.report(),
         "shards": len(task.shards),
         "shards_resumed": resumed,
-        "workers": arguments.workers,
+        "workers": min(arguments.workers, max(1, len(task.shards) - resumed)),
         "seconds": seconds,
         "megabytes_per_second": manifest.text_bytes / 1e6 / seconds,
     }
@@ -136,8 +134,8 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
             (metadata_path, skipped_path),
         ) as writer,
         SourceDigests(task.files_to_digest) as digests,
+        _work_in(folder, keys),
     ):
-        folder.open()
         bad = BadRecords(arguments.bad_records, arguments.max_bad, lambda: writer.open_extra(skipped_path))
         metadata = writer.open_extra(metadata_path) if task.reading.metadata_keys else None
         assembly = Assembly(folder, writer, bad, metadata)
@@ -146,23 +144,29 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
             assembly.add(shard, key, known[key] if key in known else next(results))
         pair = writer.finish()
         if pair.documents == 0:
-            folder.remove()
+            folder.remove()  # it would only be found so again
             raise _nothing(arguments.inputs, assembly.counts["blank_documents"], bad)
         manifest = _manifest(task, pair, digests.describe(task.files), dict(assembly.counts), bad.total)
         writer.publish(manifest.to_json())
-    folder.remove()
+        folder.remove()
     return manifest, len(known), bad
 
 
 @contextmanager
-def _what_is_kept(folder: WorkFolder, total: int) -> Iterator[None]:
-    """Says after a failure what a second run will not have to do again."""
+def _work_in(folder: WorkFolder, keys: Sequence[str]) -> Iterator[None]:
+    """Opens the work folder, which is the caller's alone as long as it holds the output's lock.
+
+    Says after a failure what a second run will not have to do again.
+    """
+    folder.open()
     try:
         yield
     except BaseException:
-        folder.remove_if_empty()
-        if kept := folder.finished_shards():
+        kept = sum(folder.facts(key) is not None for key in keys)
+        if kept:
+            total = len(keys)
             print(f"{kept} of {total} shards are finished and kept in {folder.path} for the next run", file=sys.stderr)
+        folder.remove_if_nothing_is_finished()
         raise
 
 

@@ -70,11 +70,12 @@ class WorkFolder:
         return self.path / f"{key}.{content}"
 
     def facts(self, key: str) -> ShardFacts | None:
-        """What the shard gave, if it is finished."""
+        """What the shard gave, if it is finished and all of it is there."""
         try:
-            return TypeAdapter(ShardFacts).validate_json(self.file(key, "json").read_bytes())
+            facts = TypeAdapter(ShardFacts).validate_json(self.file(key, "json").read_bytes())
         except (FileNotFoundError, ValidationError):
             return None
+        return facts if all(self.file(key, content).is_file() for content in CONTENTS) else None
 
     def finish(self, key: str, facts: ShardFacts) -> None:
         """Give the files written aside by this process their names, the facts last."""
@@ -100,12 +101,9 @@ class WorkFolder:
             if left.suffix.removeprefix(".").isdigit():
                 left.unlink(missing_ok=True)
 
-    def finished_shards(self) -> int:
-        return sum(1 for _ in self.path.glob("*.json")) if self.path.is_dir() else 0
-
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def remove_if_empty(self) -> None:
-        if self.path.is_dir() and not self.finished_shards():
+    def remove_if_nothing_is_finished(self) -> None:
+        if not any(self.path.glob("*.json")):
             self.remove()

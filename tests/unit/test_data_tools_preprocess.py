@@ -430,7 +430,7 @@ def test_lines_and_rows_are_named_as_the_file_counts_them_whatever_the_shards(
     skipped = [json.loads(line) for line in (tmp_path / "c.skipped.ndjson").read_text().splitlines()]
     assert [(Path(one["file"]).name, one["line"]) for one in skipped] == wanted
     kept = [json.loads(line) for line in (tmp_path / "c.metadata.ndjson").read_text().splitlines()]
-    assert len(kept) == 136 and all(one["line"] == one["id"] for one in kept)
+    assert len(kept) == 136 and all(one["line"] == one["metadata"]["id"] for one in kept)
 
 
 @pytest.mark.parametrize("argument", ["0/3", "4/3", "1", "1/0", "a/b", "-1/3"])
