@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from attnres_train.errors import ExitCode, Refused, refuse
+from data_tools.bad_records import BadRecords
 from data_tools.records import MIB, Reading
 
 Report = dict[str, Any]
@@ -49,7 +54,9 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
         help="key or column of the text (default: text); given more than once, the texts are joined in that order",
     )
     parser.add_argument(
-        "--joiner", default="\n\n", metavar="TEXT", help="between the texts of several keys (default: a blank line)"
+        "--joiner",
+        metavar="TEXT",
+        help="between the texts of several keys, \\n for a line break and \\t for a tab (default: a blank line)",
     )
     parser.add_argument(
         "--longest-mib",
@@ -88,13 +95,30 @@ def reading_of(arguments: argparse.Namespace) -> Reading:
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise refuse(option, f"{twice[0]!r} is given more than once", "name each key once")
-    return Reading(keys, metadata, arguments.joiner, arguments.longest_mib * MIB)
+    if arguments.joiner is not None and len(keys) == 1:
+        raise refuse("--joiner", "there is only one --text-key, so nothing is joined", "leave it out")
+    joiner = "\n\n" if arguments.joiner is None else arguments.joiner.replace("\\n", "\n").replace("\\t", "\t")
+    return Reading(keys, metadata, joiner, arguments.longest_mib * MIB)
+
+
+def bad_records_of(arguments: argparse.Namespace, open_listing: Callable[[], BinaryIO] | None = None) -> BadRecords:
+    """The policy that the arguments say. Raises Refused for a limit on what is not allowed at all."""
+    if arguments.max_bad is not None and arguments.bad_records == "stop":
+        raise refuse("--max-bad", "without --bad-records skip the first bad record stops the work", "pass both")
+    return BadRecords(arguments.bad_records, arguments.max_bad, open_listing)
+
+
+def prefix_argument(text: str) -> str:
+    """The prefix of the files to write. Raises Refused for what names no files, or a folder."""
+    if not text or text.endswith("/") or Path(text).name in ("", ".", ".."):
+        raise refuse("--output", f"{text!r} is no prefix of file names", "give one, such as corpora/train")
+    return text
 
 
 def whole_number(text: str) -> int:
     """An argument type: an integer from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at most 18 digits")
     return int(text)
 
 
@@ -116,24 +140,50 @@ def run_tool(
     # Intermixed, because inputs may come before and after options.
     arguments = parser.parse_intermixed_args(argv)
     # A polite kill unwinds like Ctrl-C, so that files written aside are removed.
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    previous = [signal.signal(number, signal.default_int_handler) for number in signals]
     try:
         report = tool(arguments)
+        text = json.dumps(report, ensure_ascii=False) if arguments.json else "\n".join((show or report_lines)(report))
+        code, words = ExitCode.DONE, ""
     except Refused as refused:
-        print(f"refused:\n{refused}", file=sys.stderr)
-        if arguments.json:
-            print(json.dumps({"status": "refused", "problems": [asdict(p) for p in refused.problems]}))
-        return ExitCode.REFUSED
+        code, words = ExitCode.REFUSED, f"refused:\n{refused}"
+        text = json.dumps({"status": "refused", "problems": [asdict(problem) for problem in refused.problems]})
     except KeyboardInterrupt:
-        print("interrupted; nothing was published", file=sys.stderr)
-        return ExitCode.FAILED
+        code, words = ExitCode.FAILED, "interrupted; nothing was published"
+        text = json.dumps({"status": "interrupted"})
     except OSError as error:
-        print(f"failed: {error}", file=sys.stderr)
-        return ExitCode.FAILED
+        code, words = ExitCode.FAILED, f"failed: {error}{_remedy(error)}"
+        text = json.dumps({"status": "failed", "error": str(error)})
     finally:
-        signal.signal(signal.SIGTERM, previous)
-    print(json.dumps(report, ensure_ascii=False) if arguments.json else "\n".join((show or report_lines)(report)))
-    return ExitCode.DONE
+        for number, handler in zip(signals, previous, strict=True):
+            signal.signal(number, handler)
+    if words:
+        print(words, file=sys.stderr)
+    if arguments.json or not words:
+        _print(text)
+    return code
+
+
+def _remedy(error: OSError) -> str:
+    remedies = {
+        errno.ENOSPC: "free space there, or write to another disk; finished work is kept",
+        errno.EDQUOT: "free space within the quota, or write to another disk; finished work is kept",
+        errno.EFBIG: "raise the limit of file sizes (ulimit -f), or write to another disk",
+        errno.EACCES: "change the permissions, or name another output",
+        errno.EROFS: "name an output on a disk that can be written to",
+        errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    }
+    remedy = remedies.get(error.errno or 0)
+    return f"\n    -> {remedy}" if remedy else ""
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Nobody listens any more (`| head`); the work is done all the same, and the interpreter must not flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 MOST_SHOWN = 20

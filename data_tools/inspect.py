@@ -81,6 +81,9 @@ def inspect(arguments: argparse.Namespace) -> Report:
     elif arguments.entropy:
         report["unigram_entropy_nats"] = unigram_entropy_nats(reader)
     if arguments.documents:
+        if arguments.first >= reader.num_documents:
+            what = f"{arguments.first} is beyond the {reader.num_documents} documents, which count from 0"
+            raise refuse("--from", what, "give a smaller number")
         shown = range(arguments.first, min(arguments.first + arguments.documents, reader.num_documents))
         report["shown_documents"] = [_show(reader, tokenizer, index) for index in shown]
     if arguments.plot:
@@ -136,7 +139,10 @@ def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
 
 def _show(reader: IndexedReader, tokenizer: Tokenizer | None, index: int) -> dict[str, Any]:
     ids = reader.document(index).tolist()
-    content = {"ids": ids} if tokenizer is None else {"text": tokenizer.decode(ids)}
+    try:
+        content = {"ids": ids} if tokenizer is None else {"text": tokenizer.decode(ids)}
+    except ValueError as error:
+        raise refuse(f"{reader.prefix}: document {index}", str(error), "give the pair's own tokenizer") from None
     return {"document": index, "tokens": len(ids), **content}
 
 

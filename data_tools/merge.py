@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import shutil
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ from attnres_train.data.indexed import BLOCK, LENGTH_TYPE, IndexedReader, bin_pa
 from attnres_train.data.indexed_writer import NO_LENGTHS, IndexedWriter, Packed, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile, check_pair, read_manifest
 from attnres_train.errors import Problem, Refused, refuse
-from data_tools.command import Report, add_overwrite_argument, run_tool, tool_parser
+from data_tools.command import Report, add_overwrite_argument, prefix_argument, run_tool, tool_parser
 from data_tools.progress import progress
 
 DESCRIPTION = """\
@@ -33,15 +34,25 @@ while the tokens are copied. Pairs of other tools, without manifests, can be joi
 
 COPY_BYTES = 8 << 20
 LISTS = ("metadata", "skipped")
+FILES = (".bin", ".idx", ".metadata.ndjson", ".skipped.ndjson", ".json")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair that is joined; `manifest` None for one of another tool."""
+    """A pair that is joined, not kept open; `manifest` None for one of another tool."""
 
     prefix: str
-    reader: IndexedReader
+    token_type: np.dtype[np.integer]
+    bin_bytes: int
     manifest: Manifest | None
+
+    @classmethod
+    def opened(cls, prefix: str) -> Pair:
+        """The pair, whole. Raises Refused if it is not."""
+        reader, manifest = IndexedReader(prefix), read_manifest(prefix)
+        if manifest is not None:
+            check_pair(manifest, reader)
+        return cls(prefix, reader.type, reader.num_tokens * reader.type.itemsize, manifest)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -60,17 +71,17 @@ def merge(arguments: argparse.Namespace) -> Report:
     """
     pairs = _in_order(_open(arguments.prefixes))
     first = pairs[0]
-    vocabulary_size = first.manifest.vocabulary_size if first.manifest else int(np.iinfo(first.reader.type).max) + 1
-    outputs = {content: Path(f"{arguments.output}.{content}.ndjson") for content in LISTS}
-    total = sum(pair.reader.num_tokens * pair.reader.type.itemsize for pair in pairs)
+    vocabulary_size = first.manifest.vocabulary_size if first.manifest else int(np.iinfo(first.token_type).max) + 1
+    output = prefix_argument(arguments.output)
+    outputs = {content: Path(f"{output}.{content}.ndjson") for content in LISTS}
     with (
-        progress("merge", total) as tell,
+        progress("merge", sum(pair.bin_bytes for pair in pairs)) as tell,
         IndexedWriter(
-            arguments.output,
+            output,
             vocabulary_size,
             "replace" if arguments.overwrite else "refuse",
             tuple(outputs.values()),
-            first.reader.type,
+            first.token_type,
         ) as writer,
     ):
         copied = 0
@@ -80,11 +91,11 @@ def merge(arguments: argparse.Namespace) -> Report:
         for content, path in outputs.items():
             _join_lists(writer, path, [Path(f"{pair.prefix}.{content}.ndjson") for pair in pairs])
         facts = writer.finish()
-        manifest = _manifest([pair.manifest for pair in pairs if pair.manifest], facts)
+        manifest = _manifest([pair.manifest for pair in pairs if pair.manifest], facts, writer.list_digests())
         writer.publish(manifest.to_json() if manifest else None)
     return {
         "status": "done",
-        "output": arguments.output,
+        "output": output,
         "pairs": [pair.prefix for pair in pairs],
         "documents": facts.documents,
         "tokens": facts.tokens,
@@ -92,29 +103,34 @@ def merge(arguments: argparse.Namespace) -> Report:
     }
 
 
-def _open(prefixes: Sequence[str]) -> list[Pair]:
-    """The pairs, each whole. Raises Refused for all that are not."""
+def _open(names: Sequence[str]) -> list[Pair]:
+    """The pairs that `names` name, each whole. Raises Refused for all that are not, and for one named twice."""
     pairs: list[Pair] = []
     problems: list[Problem] = []
-    for prefix in prefixes:
+    for prefix in _prefixes(names, problems):
         try:
-            # A shell pattern for the parts finds their files.
-            prefix = prefix.removesuffix(".idx")
-            if prefix.endswith((".bin", ".json", ".ndjson")):
-                continue
-            reader, manifest = IndexedReader(prefix), read_manifest(prefix)
-            if manifest is not None:
-                check_pair(manifest, reader)
-            pairs.append(Pair(prefix, reader, manifest))
+            pairs.append(Pair.opened(prefix))
         except Refused as refused:
             problems.extend(refused.problems)
-    twice = [pair.prefix for pair in pairs if [other.prefix for other in pairs].count(pair.prefix) > 1]
-    problems += [Problem(prefix, "is given twice", "name each pair once") for prefix in dict.fromkeys(twice)]
-    if not pairs and not problems:
-        problems = [Problem(", ".join(prefixes), "names no pair", "give prefixes, or the .idx files")]
     if problems:
         raise Refused(problems)
     return pairs
+
+
+def _prefixes(names: Sequence[str], problems: list[Problem]) -> list[str]:
+    """The prefix of each pair once, in order. A shell pattern names all files of a pair; two prefixes are a mistake."""
+    found: dict[str, str] = {}
+    named: set[str] = set()
+    for name in names:
+        ending = next((ending for ending in FILES if name.endswith(ending)), "")
+        prefix = name.removesuffix(ending)
+        real = os.path.realpath(prefix)
+        if ending in ("", ".idx") and real in named:
+            problems.append(Problem(prefix, "is given twice", "name each pair once"))
+        if ending in ("", ".idx"):
+            named.add(real)
+        found.setdefault(real, prefix)
+    return list(found.values())
 
 
 def _in_order(pairs: list[Pair]) -> list[Pair]:
@@ -143,7 +159,7 @@ def _differences(pair: Pair, first: Pair) -> list[tuple[str, object, object]]:
     if pair.manifest is None or first.manifest is None:
         either = ("manifest", "none" if pair.manifest is None else "one", "none" if first.manifest is None else "one")
         found: list[tuple[str, object, object]] = [] if pair.manifest is first.manifest else [either]
-        types = ("token type", pair.reader.type.name, first.reader.type.name)
+        types = ("token type", pair.token_type.name, first.token_type.name)
         return found + ([types] if types[1] != types[2] else [])
     theirs, ours = pair.manifest, first.manifest
     plans = (theirs.part and (theirs.part.plan, theirs.part.of), ours.part and (ours.part.plan, ours.part.of))
@@ -151,6 +167,7 @@ def _differences(pair: Pair, first: Pair) -> list[tuple[str, object, object]]:
         ("tokenizer", theirs.tokenizer_fingerprint, ours.tokenizer_fingerprint),
         ("end-of-document id", theirs.eod_id, ours.eod_id),
         ("token type", theirs.token_type, ours.token_type),
+        ("metadata", theirs.options.get("metadata") or [], ours.options.get("metadata") or []),
         ("plan of the parts", *plans),
         *([("options", theirs.options, ours.options)] if any(plans) else []),
     ]
@@ -169,9 +186,9 @@ def _append(writer: IndexedWriter, pair: Pair) -> int:
     if pair.manifest is not None and digest.hexdigest() != pair.manifest.bin_sha256:
         what = f"has SHA-256 {digest.hexdigest()}, the manifest says {pair.manifest.bin_sha256}"
         raise refuse(str(bin_path(pair.prefix)), what, "copy the pair again, or make it again")
-    largest = pair.manifest.largest_id if pair.manifest else None
-    for start in range(0, pair.reader.num_documents, BLOCK):
-        lengths = pair.reader.document_lengths(start, min(BLOCK, pair.reader.num_documents - start))
+    largest, reader = pair.manifest.largest_id if pair.manifest else None, IndexedReader(pair.prefix)
+    for start in range(0, reader.num_documents, BLOCK):
+        lengths = reader.document_lengths(start, min(BLOCK, reader.num_documents - start))
         writer.add_packed(Packed(b"", lengths.astype(LENGTH_TYPE), largest))
     return size
 
@@ -185,7 +202,7 @@ def _join_lists(writer: IndexedWriter, output: Path, lists: list[Path]) -> None:
                 shutil.copyfileobj(file, joined)
 
 
-def _manifest(manifests: list[Manifest], facts: PairFacts) -> Manifest | None:
+def _manifest(manifests: list[Manifest], facts: PairFacts, lists: dict[str, str]) -> Manifest | None:
     if not manifests:
         return None
     counts: Counter[str] = Counter()
@@ -198,9 +215,12 @@ def _manifest(manifests: list[Manifest], facts: PairFacts) -> Manifest | None:
         **asdict(facts),
         text_bytes=sum(manifest.text_bytes for manifest in manifests),
         sources=_sources(manifests),
-        options=first.options if same_options else {"merged_pairs": len(manifests)},
+        options=first.options
+        if same_options
+        else {"merged_pairs": len(manifests), "metadata": first.options.get("metadata") or []},
         counts=dict(counts),
         part=None,
+        lists=lists,
         tool_version=__version__,
     )
 

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from attnres_train import __version__
+from attnres_train.data.files import partial_path
+from attnres_train.data.indexed import bin_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile
 from attnres_train.errors import Refused, refuse
@@ -26,6 +28,7 @@ from data_tools.command import (
     add_bad_record_arguments,
     add_input_arguments,
     add_overwrite_argument,
+    bad_records_of,
     positive_number,
     run_tool,
     tool_parser,
@@ -100,6 +103,8 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     made = None if arguments.overwrite else made_already(task)
     folder = WorkFolder(task.prefix, task.recipe)
     if made is not None:
+        if not partial_path(bin_path(task.prefix)).exists():  # else it is in use, by a run that makes the pair anew
+            folder.remove()
         return _report("already done", task, made)
     manifest, resumed, bad = _make(task, folder, arguments)
     seconds = time.monotonic() - started
@@ -117,7 +122,7 @@ def preprocess(arguments: argparse.Namespace) -> Report:
 def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, BadRecords]:
     """Work on the shards that are not finished, and join all; returns also how many were finished before."""
     metadata_path, skipped_path = Path(f"{task.prefix}.metadata.ndjson"), Path(f"{task.prefix}.skipped.ndjson")
-    most_bad = BadRecords(arguments.bad_records, arguments.max_bad).most_allowed
+    most_bad = bad_records_of(arguments).most_allowed
     encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder)
     keys = [folder.key(shard) for shard in task.shards]
     known = {key: facts for key in keys if (facts := folder.facts(key)) is not None}
@@ -136,7 +141,7 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
         SourceDigests(task.files_to_digest) as digests,
         _work_in(folder, keys),
     ):
-        bad = BadRecords(arguments.bad_records, arguments.max_bad, lambda: writer.open_extra(skipped_path))
+        bad = bad_records_of(arguments, lambda: writer.open_extra(skipped_path))
         metadata = writer.open_extra(metadata_path) if task.reading.metadata_keys else None
         assembly = Assembly(folder, writer, bad, metadata)
         results = pool.map(left)
@@ -147,6 +152,7 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
             folder.remove()  # it would only be found so again
             raise _nothing(arguments.inputs, assembly.counts["blank_documents"], bad)
         manifest = _manifest(task, pair, digests.describe(task.files), dict(assembly.counts), bad.total)
+        manifest = replace(manifest, lists=writer.list_digests())
         writer.publish(manifest.to_json())
         folder.remove()
     return manifest, len(known), bad

@@ -140,11 +140,11 @@ def _read_whole(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
         try:
             if len(data) > reading.longest_bytes:
                 raise _too_large(_size(stream, disk, piece.path), reading)
+            text = _decode(data.removeprefix(BYTE_ORDER_MARK))
             if data.count(0) > MOST_NULS * len(data):
                 raise BadRecordError(
                     "not UTF-8", f"{data.count(0)} of {len(data)} bytes are NUL: UTF-16 without a mark?"
                 )
-            text = _decode(data.removeprefix(BYTE_ORDER_MARK))
             yield Document(1, text, len(data.removeprefix(BYTE_ORDER_MARK)), b"", {})
         except BadRecordError as error:
             yield BadRecord(None, error.kind, str(error))

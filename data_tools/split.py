@@ -14,12 +14,13 @@ from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
-from data_tools.bad_records import BadRecords, documents_of
+from data_tools.bad_records import documents_of
 from data_tools.command import (
     Report,
     add_bad_record_arguments,
     add_input_arguments,
     add_overwrite_argument,
+    bad_records_of,
     reading_of,
     run_tool,
     tool_parser,
@@ -31,7 +32,8 @@ from data_tools.records import BYTE_ORDER_MARK, Document
 
 DESCRIPTION = """\
 Divide documents into a training and a validation file, one JSON object a line: lines of .jsonl files as they are,
-other documents as {"text": ...} with what else is kept of a row.
+other documents as {"text": ...} with what else is kept of a row. Lines and rows without any text are left out, or kept
+where they hold other keys; both are counted as blank.
 
 Where a document goes depends on its text and the seed alone: documents with the same text stay together, and
 the order of the inputs, or other documents in them, do not matter. So the share of the validation file is F on
@@ -84,14 +86,18 @@ def split(arguments: argparse.Namespace) -> Report:
     outputs = [Path(arguments.train), Path(arguments.valid)]
     if len({path.resolve() for path in (*outputs, *inputs.files)}) != 2 + len(inputs.files):
         raise refuse("--train, --valid", "they are the same file, or one of the inputs", "name others")
-    bad = BadRecords(arguments.bad_records, arguments.max_bad)
+    wrong = [str(path) for path in outputs if path.suffix != ".jsonl"]
+    if wrong:
+        raise refuse(", ".join(wrong), "is no name for lines of JSON, written plain", "give one that ends in .jsonl")
+    bad = bad_records_of(arguments)
     with (
         Publication(outputs, "replace" if arguments.overwrite else "compare") as publication,
         progress("split", inputs.total_bytes) as tell,
     ):
         files = [publication.open(path) for path in outputs]
-        documents = [0, 0]
+        documents, blank = [0, 0], 0
         for document in documents_of(inputs.files, reading_of(arguments), bad, tell):
+            blank += document.is_blank
             if document.raw.strip() or document.text:
                 side = int(is_for_validation(document.text, arguments.seed, arguments.valid_fraction))
                 files[side].write(_line(document))
@@ -106,6 +112,7 @@ def split(arguments: argparse.Namespace) -> Report:
         "valid": arguments.valid,
         "train_documents": documents[0],
         "valid_documents": documents[1],
+        "blank_documents": blank,
         **bad.report(),
         "ignored_files": [str(path) for path in inputs.ignored],
     }

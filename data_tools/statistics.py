@@ -11,6 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from attnres_train.data.indexed import BLOCK, IndexedReader
+from attnres_train.errors import refuse
+
+LARGEST_VOCABULARY = 1 << 24
+"""Beyond it counting by id would take more memory than it is worth."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -90,9 +94,7 @@ def token_statistics(reader: IndexedReader) -> TokenStatistics:
     counts: Counts = np.zeros(1, dtype=np.int64)
     hashes = array("Q")
     for block in document_blocks(reader):
-        block_counts = np.bincount(block.tokens, minlength=len(counts))
-        block_counts[: len(counts)] += counts
-        counts = block_counts
+        counts = _with_counts(counts, block.tokens, reader)
         start = 0
         for length in block.lengths.tolist():
             content = block.tokens[start : start + length].tobytes()
@@ -106,11 +108,19 @@ def unigram_entropy_nats(reader: IndexedReader) -> float:
     """Entropy of the pair's token frequencies."""
     counts: Counts = np.zeros(1, dtype=np.int64)
     for start in range(0, reader.num_tokens, BLOCK):
-        part = reader.window(start, min(BLOCK, reader.num_tokens - start))
-        part_counts = np.bincount(part, minlength=len(counts))
-        part_counts[: len(counts)] += counts
-        counts = part_counts
+        counts = _with_counts(counts, reader.window(start, min(BLOCK, reader.num_tokens - start)), reader)
     return entropy_nats(counts)
+
+
+def _with_counts(counts: Counts, tokens: npt.NDArray[np.int64], reader: IndexedReader) -> Counts:
+    """`counts` by id, with those of `tokens`. Raises Refused for ids of no vocabulary there is."""
+    for wrong in (int(tokens.min(initial=0)), int(tokens.max(initial=0))):
+        if not 0 <= wrong < LARGEST_VOCABULARY:
+            what = f"holds id {wrong}, which is in no vocabulary"
+            raise refuse(str(reader.prefix), what, "make the pair again, or look at it without --statistics")
+    found = np.bincount(tokens, minlength=len(counts))
+    found[: len(counts)] += counts
+    return found
 
 
 def entropy_nats(counts: Counts) -> float:

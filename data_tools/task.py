@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from attnres_train.data.files import sha256_of_file
 from attnres_train.data.indexed import IndexedReader, idx_path
-from attnres_train.data.manifest import Manifest, Options, Part, check_pair, read_manifest
+from attnres_train.data.manifest import Manifest, Options, Part, check_pair, lists_of, read_manifest
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer
-from data_tools.command import reading_of
+from data_tools.command import prefix_argument, reading_of
 from data_tools.inputs import Inputs, find_inputs
 from data_tools.pieces import Shard, part_of, plan_shards
 from data_tools.records import Reading
@@ -57,7 +58,7 @@ def plan_task(arguments: argparse.Namespace) -> Task:
     reading = reading_of(arguments)
     inputs = find_inputs(arguments.inputs)
     shards = plan_shards([cuttable(path) for path in inputs.files])
-    prefix, part_made = arguments.output, None
+    prefix, part_made = prefix_argument(arguments.output), None
     if arguments.part is not None:
         number, of = arguments.part
         part_made = Part(number=number, of=of, plan=_fingerprint(inputs, shards))
@@ -113,6 +114,9 @@ def made_already(task: Task) -> Manifest | None:
     except Refused:
         # A damaged pair is not done; whether it may be replaced is for the writer to say.
         return None
+    if any(not path.is_file() or sha256_of_file(path) != digest for path, digest in lists_of(manifest, task.prefix)):
+        what = "exists, but a list beside it is missing or changed"
+        raise refuse(task.prefix, what, "pass --overwrite to make it again, or name another output")
     differences = {
         "tokenizer": manifest.tokenizer_fingerprint != task.tokenizer.fingerprint,
         "end-of-document piece": manifest.eod_id != task.eod_id,

@@ -16,7 +16,7 @@ import numpy as np
 
 from attnres_train.data.files import sha256_of_file
 from attnres_train.data.indexed import IndexedReader, bin_path, idx_path
-from attnres_train.data.manifest import Manifest, check_pair, read_manifest
+from attnres_train.data.manifest import Manifest, check_pair, lists_of, read_manifest
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer
@@ -87,7 +87,10 @@ def verify(arguments: argparse.Namespace) -> Report:
 
 
 def _check_checksums(prefix: str, manifest: Manifest) -> None:
-    for path, stored in ((bin_path(prefix), manifest.bin_sha256), (idx_path(prefix), manifest.idx_sha256)):
+    pair = [(bin_path(prefix), manifest.bin_sha256), (idx_path(prefix), manifest.idx_sha256)]
+    for path, stored in pair + lists_of(manifest, prefix):
+        if not path.is_file():
+            raise refuse(str(path), "is missing, says the manifest", "copy it again")
         if (found := sha256_of_file(path)) != stored:
             raise refuse(str(path), f"has SHA-256 {found}, the manifest says {stored}", "copy the pair again")
 

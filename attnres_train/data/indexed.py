@@ -18,6 +18,7 @@ both files are whole and belong together. The writer is in indexed_writer.py.
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -42,7 +43,8 @@ TOKEN_TYPES: dict[int, np.dtype[np.integer]] = {
     5: np.dtype("<i8"),
     8: np.dtype("<u2"),
 }
-"""The format's codes of integer types; 6 and 7 are floats and no tokens."""
+"""The format's codes of integer types."""
+FLOAT_TYPES = (6, 7)
 
 Tokens = npt.NDArray[np.integer]
 
@@ -128,8 +130,21 @@ class IndexedReader:
             )
         if not in_order:
             raise _damaged(idx_path(self.prefix), "the documents' offsets do not follow from their lengths")
-        if len(self.bounds) < 2 or int(self.bounds[0]) != 0 or int(self.bounds[-1]) != len(self.lengths):
+        if len(self.bounds) == 1 and not len(self.lengths):
+            raise refuse(str(self.prefix), "holds no documents", "make it of inputs that hold some")
+        if not self._bounds_grow_from_0_to(len(self.lengths)):
             raise _damaged(idx_path(self.prefix), "the document bounds do not cover the sequences")
+
+    def _bounds_grow_from_0_to(self, end: int) -> bool:
+        last, count = 0, len(self.bounds)
+        with open(idx_path(self.prefix), "rb") as file:
+            file.seek(-count * OFFSET_TYPE.itemsize, os.SEEK_END)
+            for start in range(0, count, BLOCK):
+                bounds = np.fromfile(file, OFFSET_TYPE, min(BLOCK, count - start))
+                if int(bounds[0]) < last or (start == 0 and int(bounds[0]) != 0) or np.any(np.diff(bounds) < 0):
+                    return False
+                last = int(bounds[-1])
+        return last == end
 
 
 def _refuse_missing(prefix: str | Path) -> None:
@@ -150,12 +165,16 @@ def _read_header(path: Path) -> tuple[np.dtype[np.integer], int, int]:
     if len(header) < HEADER.size or not header.startswith(MAGIC):
         raise _damaged(path, f"does not begin with the {HEADER.size} byte header of a token index")
     _, version, code, num_sequences, num_bounds = HEADER.unpack(header)
+    if version == VERSION and code in FLOAT_TYPES:
+        raise refuse(str(path), "holds floats, no tokens", "give a pair of token ids")
     if version != VERSION or code not in TOKEN_TYPES:
         known = f"version {VERSION} and token types {sorted(TOKEN_TYPES)}"
         raise _damaged(path, f"has version {version} and token type {code}; known are {known}")
     dtype = TOKEN_TYPES[code]
     lists = num_sequences * (LENGTH_TYPE.itemsize + OFFSET_TYPE.itemsize) + num_bounds * OFFSET_TYPE.itemsize
     expected, found = HEADER.size + lists, path.stat().st_size
+    if found == expected + num_sequences:
+        raise refuse(str(path), "is a multimodal pair, with a mode for each sequence", "give a pair of text alone")
     if expected != found:
         counts = f"{num_sequences} sequences, {num_bounds} bounds"
         raise _damaged(path, f"expected {expected} bytes ({counts}), found {found}")

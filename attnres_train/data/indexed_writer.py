@@ -113,6 +113,7 @@ class IndexedWriter:
         self.type = token_type(vocabulary_size) if dtype is None else dtype
         self.num_documents = self.num_tokens = 0
         self.largest_id: int | None = None
+        self._lists: dict[Path, BinaryIO] = {}
         paths = [bin_path(prefix), *extra, sidecar_path(prefix), idx_path(prefix)]
         self._publication = Publication(paths, existing)
         try:
@@ -138,7 +139,15 @@ class IndexedWriter:
 
     def open_extra(self, path: Path) -> BinaryIO:
         """A new empty file that is published together with the pair, one of `extra`."""
-        return self._publication.open(path)
+        self._lists[path] = self._publication.open(path)
+        return self._lists[path]
+
+    def list_digests(self) -> dict[str, str]:
+        """The SHA-256 of each extra file as it stands, by what follows the prefix in its name."""
+        for file in self._lists.values():
+            file.flush()
+        start = len(Path(self.prefix).name)
+        return {path.name[start:]: sha256_of_file(partial_path(path)) for path in self._lists}
 
     def add_documents(self, tokens: Tokens, lengths: npt.NDArray[np.int64]) -> None:
         """Append `len(lengths)` documents, whose tokens lie one after the other in `tokens`."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -13,8 +15,9 @@ from attnres_train.data.indexed import IndexedReader, sidecar_path
 from attnres_train.errors import refuse
 
 MANIFEST_VERSION = 2
+CHECKSUM = "sha256_of_manifest"
 KNOWN_VERSIONS = (1, 2)
-"""Version 1 had no parts and no pieces of sources; it is read as what it says."""
+"""Version 1 had no parts, no lists and no checksum of its own; it is read as what it says."""
 
 
 Options = dict[str, str | int | bool | list[str] | None]
@@ -59,12 +62,19 @@ class Manifest:
     options: Options
     counts: dict[str, int] = field(default_factory=dict)
     part: Part | None = None
+    lists: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the lists beside the pair, by what follows the prefix in their names."""
     tool_version: str
     version: int = MANIFEST_VERSION
 
     def to_json(self) -> bytes:
-        """The file's bytes."""
-        return TypeAdapter(Manifest).dump_json(self, indent=2) + b"\n"
+        """The file's bytes; the last entry is the SHA-256 of the others."""
+        fields = json.loads(TypeAdapter(Manifest).dump_json(self))
+        return (json.dumps(fields | {CHECKSUM: _checksum(fields)}, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(prefix: str | Path) -> Manifest | None:
@@ -78,14 +88,17 @@ def read_manifest(prefix: str | Path) -> Manifest | None:
     data = path.read_bytes()
     remedy = "make the pair again, or remove this file to use the pair as one of unknown origin"
     try:
-        version = json.loads(data)["version"]
+        fields = json.loads(data)
+        version = fields["version"]
     except (ValueError, TypeError, KeyError):
         raise refuse(str(path), "is no manifest of a token pair", remedy) from None
     if version not in KNOWN_VERSIONS:
         known = " and ".join(map(str, KNOWN_VERSIONS))
         raise refuse(str(path), f"has manifest version {version}, known are {known}", remedy)
+    if version > 1 and fields.pop(CHECKSUM, None) != _checksum(fields):
+        raise refuse(str(path), "has a checksum that is not that of its contents: it was changed or damaged", remedy)
     try:
-        return TypeAdapter(Manifest).validate_json(data)
+        return TypeAdapter(Manifest).validate_python(fields, strict=False)
     except ValidationError as error:
         names = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors())
         raise refuse(str(path), f"is no manifest of a token pair; see {names}", remedy) from None
@@ -102,3 +115,8 @@ def check_pair(manifest: Manifest, reader: IndexedReader) -> None:
             f"the pair holds {found[0]} with {found[1]} of {found[2]}",
             "copy the three files from one place, or make the pair again",
         )
+
+
+def lists_of(manifest: Manifest, prefix: str | Path) -> list[tuple[Path, str]]:
+    """The lists that lie beside the pair, and the SHA-256 that each must have."""
+    return [(Path(f"{prefix}{ending}"), digest) for ending, digest in manifest.lists.items()]

@@ -65,6 +65,20 @@ def test_other_files_of_that_name_are_refused(tmp_path: Path, content: bytes) ->
 
 
 def test_an_unknown_key_is_named(tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_text(json.dumps({**json.loads(MANIFEST.to_json()), "surprise": 1}))
+    (tmp_path / "c.json").write_text(json.dumps({**json.loads(MANIFEST.to_json()), "surprise": 1, "version": 1}))
     with pytest.raises(Refused, match="surprise"):
         read_manifest(tmp_path / "c")
+
+
+def test_any_changed_byte_of_a_manifest_is_found(tmp_path: Path) -> None:
+    data = MANIFEST.to_json()
+    (tmp_path / "c.json").write_bytes(data)
+    assert read_manifest(tmp_path / "c") == MANIFEST
+    for place in range(0, len(data), 7):
+        if data[place : place + 1].isspace():
+            continue
+        changed = bytearray(data)
+        changed[place] = ord("7") if data[place] != ord("7") else ord("8")
+        (tmp_path / "c.json").write_bytes(changed)
+        with pytest.raises(Refused, match=r"c\.json"):
+            read_manifest(tmp_path / "c")

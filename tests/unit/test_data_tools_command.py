@@ -42,12 +42,15 @@ def test_a_refusal_is_told_in_words_and_as_json_with_exit_code_2(capsys: pytest.
     }
 
 
-def test_a_failure_of_the_machine_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_of_the_machine_is_told_with_its_remedy_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     def tool(_: object) -> Report:
         raise OSError(28, "No space left on device", "c.bin.partial")
 
     assert run_tool(tool_parser("test", ""), tool, []) == 1
-    assert capsys.readouterr().err == "failed: [Errno 28] No space left on device: 'c.bin.partial'\n"
+    assert capsys.readouterr().err == (
+        "failed: [Errno 28] No space left on device: 'c.bin.partial'\n"
+        "    -> free space there, or write to another disk; finished work is kept\n"
+    )
 
 
 def test_a_report_for_people_has_one_fact_a_line() -> None:

@@ -62,7 +62,7 @@ def test_other_pairs_are_joined_in_the_order_given_with_their_accounts(corpus: P
     assert manifest is not None
     assert [source.path for source in manifest.sources] == ["b.jsonl", "a.jsonl"]
     assert (manifest.documents, manifest.text_bytes) == (60, sum(map(len, TEXTS)))
-    assert manifest.options == {"merged_pairs": 2}
+    assert manifest.options == {"merged_pairs": 2, "metadata": []}
 
 
 def test_pairs_of_other_tools_are_joined_among_each_other(corpus: Path) -> None:
