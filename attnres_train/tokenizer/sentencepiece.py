@@ -26,7 +26,8 @@ class SentencePieceTokenizer:
     """Text to ids and back with one model.
 
     `eod_id` is the model's own end piece, or the control piece named by `eod_piece`; None where there is
-    neither. `keeps_text` allows for one exception, U+2581, which comes back as a space.
+    neither. `byte_ids` are the ids of bytes, for what has no piece. `keeps_text` allows for one exception,
+    U+2581, which comes back as a space.
 
     Raises Refused for a file that is no sentencepiece model, saying what it is, and for an `eod_piece` that
     is not a control piece of the model.
@@ -44,6 +45,7 @@ class SentencePieceTokenizer:
         self.vocab_size: int = self._processor.vocab_size()
         control_ids = filter(self._processor.is_control, range(self.vocab_size))
         self.special_pieces: tuple[str, ...] = tuple(map(self._processor.id_to_piece, control_ids))
+        self.byte_ids: list[int] = list(filter(self._processor.is_byte, range(self.vocab_size)))
         self.eod_id = self._find_eod(eod_piece)
         self.pad_id = _none_if_absent(self._processor.pad_id())
         self.unk_id = _none_if_absent(self._processor.unk_id())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sentencepiece import SentencePieceTrainer
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
 from attnres_train.errors import Refused, refuse
 
@@ -83,6 +84,11 @@ def train_model(texts: Iterable[str], options: TrainingOptions) -> bytes:
             raise stretches.error from None
         raise _explain(str(error), options, stretches.count) from error
     return model.getvalue()
+
+
+def smallest_vocabulary(model: bytes) -> int:
+    """The vocabulary size below which the text of `model` could not be trained on: all but the joined pieces."""
+    return sum(piece.type != piece.NORMAL or len(piece.piece) == 1 for piece in ModelProto.FromString(model).pieces)
 
 
 class _Relay:

@@ -69,3 +69,32 @@ def test_an_impossible_vocabulary_size_is_refused_with_the_possible_one(
     (tmp_path / "a.txt").write_text(TEXT * 20)
     code, report = run(capsys, tmp_path / "a.txt", "--vocab-size", vocab_size, "--output", tmp_path / "m.model")
     assert code == 2 and message in report["problems"][0]["message"]
+
+
+def test_a_large_corpus_is_sampled_by_its_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [f"The layer number {number} reads what layer {number * 7 % 100} wrote. " * 40 for number in range(700)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    size = sum(map(len, texts))
+    models = []
+    for seed in (1, 1, 2):
+        arguments = ["--vocab-size", 300, "--sample-mib", 1, "--seed", seed, "--output", tmp_path / "m.model"]
+        code, report = run(capsys, tmp_path / "a.jsonl", *arguments, "--overwrite")
+        assert (code, report["documents"], report["text_bytes"]) == (0, 700, size)
+        assert (1 << 20) - 3000 < report["sample_bytes"] <= 1 << 20
+        assert report["sample_documents"] == pytest.approx(700 * report["sample_bytes"] / size, abs=3)
+        assert report["sample_share"] == report["sample_bytes"] / size
+        models.append((tmp_path / "m.model").read_bytes())
+    assert models[0] == models[1] != models[2]
+
+
+def test_the_report_says_whether_real_text_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [TEXT * 5, TEXT + "\u2581", "\u0416" + TEXT] * 5
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    arguments = ["--vocab-size", 290, "--character-coverage", 0.99, "--output", tmp_path / "m.model"]
+    code, report = run(capsys, tmp_path / "a.jsonl", *arguments)
+    assert code == 0
+    assert (report["round_trip_texts"], report["round_trip_bytes"]) == (15, report["text_bytes"])
+    assert (report["round_trip_differing"], report["round_trip_differing_with_space_sign"]) == (5, 5)
+    assert 0 < report["byte_token_share"] < 0.2 and report["unknown_tokens"] == 0
+    assert 1.2 < report["characters_per_token"] < report["bytes_per_token"] < 10
+    assert 30 < report["pieces_used"] < report["smallest_vocabulary_size"] <= 290

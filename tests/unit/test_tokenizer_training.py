@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from attnres_train.errors import Refused
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
-from attnres_train.tokenizer.training import MAX_LINE, TrainingOptions, cut_for_training, train_model
+from attnres_train.tokenizer.training import (
+    MAX_LINE,
+    TrainingOptions,
+    cut_for_training,
+    smallest_vocabulary,
+    train_model,
+)
 
 PROSE = [
     "The depth of a network is the number of its layers, and each layer reads what came before.\n"
@@ -128,6 +134,16 @@ def test_the_vocabulary_size_that_a_refusal_names_works() -> None:
         train_model(PROSE, TrainingOptions(vocab_size=5000))
     largest = int(refused.value.problems[0].message.split()[-2])
     assert SentencePieceTokenizer(train_model(PROSE, TrainingOptions(vocab_size=largest))).vocab_size == largest
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_the_smallest_vocabulary_size_is_that_of_the_refusal_and_works(model_type: str) -> None:
+    model = train_model(PROSE, TrainingOptions(vocab_size=305, model_type=model_type))  # type: ignore[arg-type]
+    smallest = smallest_vocabulary(model)
+    again = train_model(PROSE, TrainingOptions(vocab_size=smallest, model_type=model_type))  # type: ignore[arg-type]
+    assert SentencePieceTokenizer(again).vocab_size == smallest
+    with pytest.raises(Refused, match=f"alone are {smallest} pieces"):
+        train_model(PROSE, TrainingOptions(vocab_size=smallest - 1, model_type=model_type))  # type: ignore[arg-type]
 
 
 def test_an_error_of_the_texts_comes_out_as_itself() -> None:
