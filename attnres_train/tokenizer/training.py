@@ -79,7 +79,7 @@ def train_model(texts: Iterable[str], options: TrainingOptions) -> bytes:
             num_threads=THREADS,
             minloglevel=2,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         if stretches.error is not None:
             raise stretches.error from None
         raise _explain(str(error), options, stretches.count) from error
