@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,6 +163,14 @@ def test_a_word_of_many_parts_is_counted_once(monkeypatch: pytest.MonkeyPatch) -
     assert BytesAsIds().encode(documents).cut_words == 3
 
 
-def test_loading_a_tokenizer_does_not_import_pyarrow() -> None:
-    code = "import sys; import attnres_train.tokenizer.sentencepiece; print('pyarrow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+def test_only_encoding_loads_pyarrow_and_a_call_without_texts_does(tmp_path: Path) -> None:
+    (tmp_path / "t.model").write_bytes(model_of_kind(KEEPING[0]))
+    code = """if True:
+        import sys
+        from attnres_train.tokenizer.load import load_tokenizer
+        tokenizer = load_tokenizer(sys.argv[1])
+        assert "pyarrow" not in sys.modules and "tokenizers" not in sys.modules
+        assert tokenizer.encode_many([]).lengths.tolist() == []
+        assert "pyarrow" in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code, tmp_path / "t.model"], check=True)
