@@ -23,12 +23,15 @@ STARTS = {
     b"version https://git-lfs": "a Git LFS pointer, not the file it points to",
     b"<": "HTML or XML (a failed download?)",
 }
+TOKENIZER_JSON = "a Hugging Face tokenizer.json"
+TIKTOKEN_RANKS = "a list of byte sequences and their ranks in tiktoken's format (as Llama 3's tokenizer.model)"
 TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 PICKLE_START = re.compile(rb"\x80[\x02-\x05]")
 
 
 def what_it_is(data: bytes) -> str:
     """What `data` seems to be: a sentence fragment for a refusal."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
     if not data.strip():
         return "empty"
     if data.startswith(b"PK\x03\x04"):
@@ -38,13 +41,13 @@ def what_it_is(data: bytes) -> str:
     if 2 < int.from_bytes(data[:8], "little") < 1 << 30 and data[8:10] in (b'{"', b"{ "):
         return "a safetensors file of weights"
     if TIKTOKEN_LINE.match(data):
-        return "a list of byte sequences and their ranks in tiktoken's format (as Llama 3's tokenizer.model)"
+        return TIKTOKEN_RANKS
     start = data.lstrip()
     for magic, what in STARTS.items():
         if start.startswith(magic):
             return what
-    if start[:1] in (b"{", b"["):
-        return _kind_of_json(data)
+    if start[:1] in (b"{", b"[") and (found := _kind_of_json(data)):
+        return found
     if all(byte >= 32 or byte in b"\t\r\n" for byte in data[:4096]):
         return "plain text"
     return "binary data of another kind, or a model that was cut short"
@@ -67,13 +70,15 @@ def _kind_of_zip(data: bytes) -> str:
     return "a zip archive"
 
 
-def _kind_of_json(data: bytes) -> str:
+def _kind_of_json(data: bytes) -> str | None:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
-        return "something like JSON, but damaged or cut short"
+        return "something like JSON, but damaged or cut short" if data.lstrip()[:1] == b"{" else None
     if looks_like_tokenizer_json(content):
-        return "a Hugging Face tokenizer.json"
+        return TOKENIZER_JSON
+    if isinstance(content, dict) and {"config", "vocab"} <= content.keys():
+        return "a tekken.json of Mistral, for which their models have a tokenizer.json too"
     if isinstance(content, dict) and "tokenizer_class" in content:
         return "a Hugging Face tokenizer_config.json, which holds settings and no vocabulary"
     if isinstance(content, dict) and content and all(isinstance(value, int) for value in content.values()):

@@ -66,9 +66,10 @@ class HuggingFaceTokenizer:
         few slices of text. Others are encoded a document at a time, for which the library needs some 120 bytes a
         byte of the document (measured).
         """
+        documents = [text.encode() for text in texts]
         if self._encode_words is None:
             return joined(self._encode_each([text])[0] for text in texts)
-        return self._encode_words([text.encode() for text in texts])
+        return self._encode_words(documents)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens give nothing.

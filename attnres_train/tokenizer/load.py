@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnres_train.errors import refuse
+from attnres_train.tokenizer.file_kinds import what_it_is
 from attnres_train.tokenizer.protocol import Tokenizer
+
+LARGEST_FILE = 1 << 30
+"""Bytes; far above any tokenizer, and below what would fill the memory when weights are named by mistake."""
 
 
 def load_tokenizer(path: str | Path, eod_piece: str | None = None) -> Tokenizer:
@@ -19,6 +23,10 @@ def load_tokenizer(path: str | Path, eod_piece: str | None = None) -> Tokenizer:
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         remedy = "give the path of a sentencepiece model or a tokenizer.json, or make a model with "
         raise refuse(str(path), what, remedy + "`python -m data_tools.train_tokenizer`")
+    if path.stat().st_size > LARGEST_FILE:
+        with open(path, "rb") as file:
+            what = f"is no tokenizer: it has {path.stat().st_size:,} bytes and is {what_it_is(file.read(1 << 16))}"
+        raise refuse(str(path), what, "give the path of a sentencepiece model or a tokenizer.json")
     content = path.read_bytes()
     # Only the library that is needed is imported.
     if path.suffix.lower() == ".json":

@@ -47,7 +47,12 @@ class Tokenizer(Protocol):
         ...
 
     def encode_many(self, texts: Sequence[str]) -> Encoded:
-        """The ids of all `texts`, the same as of each alone, in much less time."""
+        """The ids of all `texts`, the same as of each alone, in much less time.
+
+        The first call makes ready what encoding needs, also one without texts: whoever forks makes that first.
+
+        Raises UnicodeEncodeError for a text with a lone surrogate, which is no character.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # typ
 
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.cuts import Cuts
-from attnres_train.tokenizer.file_kinds import what_it_is
+from attnres_train.tokenizer.file_kinds import TIKTOKEN_RANKS, TOKENIZER_JSON, what_it_is
 from attnres_train.tokenizer.protocol import Encoded, joined, listed, require_ids
 from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder
 
@@ -64,7 +64,7 @@ class SentencePieceTokenizer:
         33 to 51 bytes a byte of the document (measured).
         """
         if self._encode_words is None:
-            return joined(self._processor.encode(text) for text in texts)
+            return joined(self._processor.encode(text.encode()) for text in texts)
         # What the library does first, here done once for a whole document.
         prefix = " " if self._model.normalizer_spec.add_dummy_prefix else ""
         documents = [(prefix + text).replace(SPACE_PIECE, " ").encode() if text else b"" for text in texts]
@@ -123,8 +123,8 @@ def _keeps_text(model: ModelProto) -> bool:
 
 def _not_a_model(name: str, what: str) -> Refused:
     remedy = "give a sentencepiece .model file; `python -m data_tools.train_tokenizer` makes one"
-    if "tokenizer.json" in what:
+    if what == TOKENIZER_JSON:
         remedy = "give it a name that ends in .json, as tokenizer.json: by that it is told"
-    elif "tiktoken" in what:
+    elif what == TIKTOKEN_RANKS:
         remedy = "give the tokenizer.json of the same model, which most repositories have beside it"
     return refuse(name, f"is not a sentencepiece model: it is {what}", remedy)

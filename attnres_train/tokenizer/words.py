@@ -49,6 +49,9 @@ class WordEncoder:
     """Documents in UTF-8 to ids, by way of words that are remembered."""
 
     def __init__(self, word_starts: WordStarts, encode_words: EncodeWords):
+        # Loaded here for `_distinct`: once, if processes are forked later, and never where nothing is encoded.
+        import pyarrow  # noqa: F401
+
         self._word_starts = word_starts
         self._memory = WordMemory(encode_words)
 
@@ -169,7 +172,7 @@ def _with(starts: NDArray[np.int32], places: NDArray[np.int64]) -> NDArray[np.in
 
 def _distinct(text: bytes, starts: NDArray[np.int32]) -> tuple[list[bytes], NDArray[np.int32]]:
     """The different words of `text`, and for each of its words the number of that one."""
-    import pyarrow  # only what encodes needs it; a training rank does not
+    import pyarrow
 
     offsets = np.append(starts, np.int32(len(text)))
     buffers = [None, pyarrow.py_buffer(offsets), pyarrow.py_buffer(text)]

@@ -58,7 +58,7 @@ def library_of(kind: str) -> Library:
 
 
 @pytest.mark.parametrize("kind", CUT)
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(texts=st.lists(TEXT, max_size=3))
 @example(texts=["".join(SNIPPETS), "", " ".join(SNIPPETS), "\n"])
 def test_the_ids_are_those_of_the_library(kind: str, texts: list[str]) -> None:
@@ -68,7 +68,7 @@ def test_the_ids_are_those_of_the_library(kind: str, texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", CUT)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(text=TEXT)
 def test_text_comes_back_and_never_becomes_a_special_token(kind: str, text: str) -> None:
     tokenizer = tokenizer_of(kind)
@@ -205,7 +205,7 @@ def test_decoding_ids_outside_the_vocabulary_is_an_error(ids: list[int]) -> None
     [
         (b"", "it is empty"),
         (b"{", "damaged or cut short"),
-        (b"[" * 100_000, "damaged or cut short"),
+        (b'{"a":' * 100_000, "damaged or cut short"),
         (b"[1]", "it holds a list"),
         (b'{"a": 1, "b": 2}', "only one part of a tokenizer"),
         (b'{"tokenizer_class": "GPT2Tokenizer"}', "tokenizer_config.json"),
