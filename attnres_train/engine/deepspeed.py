@@ -128,7 +128,7 @@ class DeepSpeedEngine:
         self._deepspeed.set_gradient_accumulation_boundary(True)
         self._sum_tied_gradients()
         self._shards.finish_gradients()
-        self._sum_sequence_gradients()
+        self._sum_over_tensor_ranks()
         if num_tokens > 0:
             # DeepSpeed has averaged over the data-parallel ranks; wanted is the sum over tokens by their count.
             self._scale_gradients(self.grid.data / num_tokens.item())
@@ -140,12 +140,12 @@ class DeepSpeedEngine:
                 gradient = self._deepspeed.optimizer.get_gradient_for_reduction(logical.parameter)
                 dist.all_reduce(gradient, group=self.grid.groups.embd)
 
-    def _sum_sequence_gradients(self) -> None:
-        """With sequence shards each tensor rank has its own tokens' gradient of what is whole on all of them.
+    def _sum_over_tensor_ranks(self) -> None:
+        """What is whole on all tensor ranks, but whose gradient each has of its own tokens or heads alone.
 
         Their ranges are alike: partitions depend on shapes, and those are the same on every tensor rank.
         """
-        shards = [s for p, s in self._own_gradients() if getattr(p.parameter, "sequence_parallel", False)]
+        shards = [shard for p, shard in self._own_gradients() if _is_partial_on_tensor_ranks(p)]
         if not shards:
             return
         total = torch.cat(shards)
@@ -170,6 +170,13 @@ class DeepSpeedEngine:
     def _own_gradients(self) -> list[tuple[LogicalParameter, Tensor]]:
         owned = [p for p in self._logical if self._shards.owned_range(p) is not None]
         return [(p, self._shards.gradient(p)) for p in owned]
+
+
+def _is_partial_on_tensor_ranks(logical: LogicalParameter) -> bool:
+    """With sequence shards, norms and depth readers; in any case the norms of queries and keys, which see the heads
+    of their rank. As in megatron-core's `finalize_model_grads`."""
+    by_heads = ".q_layernorm." in logical.name or ".k_layernorm." in logical.name
+    return by_heads or bool(getattr(logical.parameter, "sequence_parallel", False))
 
 
 class _RunByDeepSpeed(nn.Module):

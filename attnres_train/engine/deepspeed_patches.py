@@ -29,11 +29,13 @@ def import_deepspeed() -> Any:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     first = not dist.is_initialized() or dist.get_rank() == 0
     os.environ.setdefault("LOCAL_RANK", "0")
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING if first else logging.ERROR)
+    log = logging.getLogger("DeepSpeed")
+    log.setLevel(logging.WARNING if first else logging.ERROR)
     import deepspeed
     from deepspeed.runtime.zero import stage3
 
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING if first else logging.ERROR)
+    log.setLevel(logging.WARNING if first else logging.ERROR)  # importing it sets a level of its own
+    log.addFilter(_not_about_histories)
     # By its full name: `deepspeed.comm` has an attribute `torch` too, which is torch itself.
     import_module("deepspeed.comm.torch").build_shm_op = _no_shm_op
     if stage3.defragment is not _by_dtype:
@@ -44,6 +46,12 @@ def import_deepspeed() -> Any:
 
 def _no_shm_op() -> None:
     """DeepSpeed takes None for a machine without the operator."""
+
+
+def _not_about_histories(record: logging.LogRecord) -> bool:
+    """ZeRO-3 warns that it sees no tensors in a History. Weights are gathered by the modules that hold them, whose
+    inputs and outputs are tensors."""
+    return "module has unknown inputs or outputs type" not in record.getMessage()
 
 
 _defragment: Any = None
