@@ -193,14 +193,18 @@ class _RunByDeepSpeed(nn.Module):
 
 
 def _adamw(logical: Sequence[LogicalParameter], config: OptimizerConfig, on_host: bool) -> torch.optim.Optimizer:
-    """torch's AdamW, which nothing has to be compiled for; groups are of one dtype, as ZeRO's partitions must be."""
+    """torch's AdamW, which nothing has to be compiled for.
+
+    Groups are of one dtype, as ZeRO's partitions must be. The first is bf16 where one is: by that DeepSpeed tells that
+    gradients are not accumulated in their own dtype.
+    """
     groups: dict[tuple[bool, torch.dtype], list[nn.Parameter]] = {}
     for p in logical:
         groups.setdefault((decays(p.parameter), p.parameter.dtype), []).append(p.parameter)
     return torch.optim.AdamW(
         [
             {"params": parameters, "weight_decay": config.weight_decay if decay else 0.0}
-            for (decay, _), parameters in groups.items()
+            for (decay, _), parameters in sorted(groups.items(), key=lambda item: item[0][1].itemsize)
         ],
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),

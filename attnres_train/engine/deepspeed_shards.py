@@ -86,6 +86,11 @@ class ZeroShards(ABC):
 class GroupShards(ZeroShards):
     """Of ZeRO-1 and ZeRO-2."""
 
+    def __init__(self, zero: Any):
+        super().__init__(zero)
+        # Else ZeRO-2 rounds what it reduces to the dtype of the first group: bf16, also for fp32 parameters.
+        zero._gradient_reduction_buffer_dtype = lambda: torch.float32
+
     def place(self, logical: LogicalParameter) -> Place | None:
         mapping = logical.parameter._hp_mapping  # type: ignore[attr-defined]
         if mapping is None:
