@@ -14,7 +14,7 @@ from attnres_train.section import section
 class DeepSpeedSection:
     """`[engine.deepspeed]`. Batch numbers, clipping, optimizer and precision are those of the other sections."""
 
-    zero_stage: int = Field(default=1, ge=1, le=3)
+    zero_stage: int = Field(default=1, ge=0, le=3)
     """What data-parallel ranks divide among them: 1 masters and moments, 2 gradients too, 3 weights too. Pipelines
     go with 1."""
     offload_optimizer: bool = False

@@ -32,8 +32,8 @@ from attnres_train.engine.deepspeed_shards import GroupShards, ParameterShards, 
 from attnres_train.engine.interface import OptimizerState, Update
 from attnres_train.engine.mpu import GridMpu
 from attnres_train.engine.sharded import Gatherer
-from attnres_train.model.layer import Sublayer
 from attnres_train.model.head import Head
+from attnres_train.model.layer import Sublayer
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
@@ -62,12 +62,12 @@ class DeepSpeedEngine:
         whole = stages[0] if len(stages) == 1 else nn.ModuleList(stages)
         deepspeed = import_deepspeed()
         if settings.zero_stage == 3:
-            _name_borrowed_parameters(deepspeed, stages)
+            _name_tied_weight(deepspeed, stages)
         self._deepspeed, *_ = deepspeed.initialize(
             model=whole,
             optimizer=_adamw(self._logical, optimizer, settings.offload_optimizer),
             mpu=GridMpu(grid),
-            config=deepspeed_settings(settings, micro_batch_size, _borrowed_size(stages)),
+            config=deepspeed_settings(settings, micro_batch_size, _largest_borrowed(stages)),
             dist_init_required=False,
         )
         zero = self._deepspeed.optimizer
@@ -182,14 +182,14 @@ def _is_partial_on_tensor_ranks(logical: LogicalParameter) -> bool:
 class _RunByDeepSpeed(nn.Module):
     """A stage whose forward, and with it the hooks of backward, is DeepSpeed's."""
 
-    def __init__(self, stage: StageModel, engine: Callable[..., Any]):
+    def __init__(self, stage: StageModel, engine: nn.Module):
         super().__init__()
         self.module = stage
         self.config = stage.config
-        object.__setattr__(self, "_engine", engine)  # not a submodule: it holds the stage, too
+        self._run: Callable[..., Any] = engine.__call__  # not as a submodule: it holds the stage, too
 
     def forward(self, *arguments: Any) -> Any:
-        return self._engine(*arguments)
+        return self._run(*arguments)
 
 
 def _adamw(logical: Sequence[LogicalParameter], config: OptimizerConfig, on_host: bool) -> torch.optim.Optimizer:
@@ -213,22 +213,18 @@ def _adamw(logical: Sequence[LogicalParameter], config: OptimizerConfig, on_host
     )
 
 
-def _borrowed(stages: Sequence[StageModel]) -> list[tuple[nn.Module, nn.Parameter]]:
-    """Parameters that a module uses without calling the module that holds them."""
-    found = []
-    for module in (module for stage in stages for module in stage.modules()):
-        if isinstance(module, Sublayer | Head):
-            found += [(module, p) for p in (*module.depth.parameters(), *module.norm.parameters())]
-    return found
+def _largest_borrowed(stages: Sequence[StageModel]) -> int:
+    """Elements of the largest parameter that a module uses without calling the module that holds it.
+
+    ZeRO-3 gathers what a called module holds; up to this size it is made to leave parameters whole.
+    """
+    readers = [module for stage in stages for module in stage.modules() if isinstance(module, Sublayer | Head)]
+    sizes = [p.numel() for m in readers for p in (*m.depth.parameters(), *m.norm.parameters())]
+    return max(sizes, default=0)
 
 
-def _borrowed_size(stages: Sequence[StageModel]) -> int:
-    """Elements of the largest: ZeRO-3 leaves parameters up to this size whole."""
-    return max((p.numel() for _, p in _borrowed(stages)), default=0)
-
-
-def _name_borrowed_parameters(deepspeed: Any, stages: Sequence[StageModel]) -> None:
-    """ZeRO-3 gathers what the module that is called holds; of the tied embedding the head must say so."""
+def _name_tied_weight(deepspeed: Any, stages: Sequence[StageModel]) -> None:
+    """A tied head multiplies by the embedding's weight: ZeRO-3 is told to gather it there, too."""
     for stage in stages:
         tied = stage.shared_embedding_or_output_weight() if stage.share_embeddings_and_output_weights else None
         if tied is not None and stage.head is not None:

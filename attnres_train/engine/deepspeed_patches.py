@@ -37,7 +37,7 @@ def import_deepspeed() -> Any:
     log.setLevel(logging.WARNING if first else logging.ERROR)  # importing it sets a level of its own
     log.addFilter(_not_about_histories)
     # By its full name: `deepspeed.comm` has an attribute `torch` too, which is torch itself.
-    import_module("deepspeed.comm.torch").build_shm_op = _no_shm_op
+    setattr(import_module("deepspeed.comm.torch"), "build_shm_op", _no_shm_op)  # noqa: B010
     if stage3.defragment is not _by_dtype:
         global _defragment
         _defragment, stage3.defragment = stage3.defragment, _by_dtype
