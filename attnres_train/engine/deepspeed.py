@@ -78,6 +78,8 @@ class DeepSpeedEngine:
             (stage,) = stages
             self._chunks = [_RunByDeepSpeed(stage, self._deepspeed)]
         config.finalize_model_grads_func = self._finalize
+        # ZeRO-3 would gather the weights that stay whole after the first step only, and free them during it.
+        self._shards.refresh_weights()
 
     @property
     def chunks(self) -> Sequence[nn.Module]:

@@ -16,6 +16,7 @@ from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.parallel.grid import build_grid
+from attnres_train.trainer.build import build_parts
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_checkpoints import (
     FINGERPRINTS,
@@ -27,7 +28,7 @@ from tests.distributed.test_checkpoints import (
 )
 from tests.distributed.test_skipped_steps import config as skipping_config
 from tests.distributed.test_skipped_steps import logged, state_checksums, train_with_bad_steps
-from tests.distributed.tiny import deepspeed_engine, step_batches, tiny_config
+from tests.distributed.tiny import VOCABULARY, deepspeed_engine, step_batches, tiny_config
 from tests.distributed.training import build_tiny
 
 ENGINES: dict[str, tuple[int, dict[str, Any]]] = {
@@ -161,7 +162,7 @@ def test_without_gradients_matrices_decay_and_vectors_stay(stage: int) -> None:
 def run_with_zero_3_and_look() -> list[int]:
     config = tiny_config("block", tied=True, zero={"stage": 3})
     grid = build_grid(config.parallel, seed=1)
-    parts = build_tiny(config, grid)
+    parts = build_parts(config, grid, (4,), VOCABULARY)  # as a run does that loads nothing
     parts.engine.zero_grad()
     parts.pipeline.run(parts.engine.chunks, step_batches(0, grid.data_rank, grid.data))
     parts.engine.step(0.01)
