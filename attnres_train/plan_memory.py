@@ -111,7 +111,7 @@ def worst_rank_memory(
         activations, history = _at_peak([visits[stage] for stage in mine], schedule, rank)
         activations += max(_momentary_bytes(config, padded_vocabulary, wire, stage) for stage in mine)
         returning = max(_returning_bytes(config, wire, stage) for stage in mine)
-        state = _state_bytes(config, [parameters[s] for s in mine], data)
+        state = _state_bytes(config, [parameters[s] for s in mine], padded_vocabulary, data)
         plans.append(MemoryPlan(rank, *state, activations=activations, depth_history=history + returning))
     return max(plans, key=lambda plan: plan.total)
 
@@ -136,17 +136,47 @@ def wire_slice_bytes(config: RunConfig) -> int:
     return slice_bytes(training.sequence_length, training.micro_batch_size, width, element, shards)
 
 
-def _state_bytes(config: RunConfig, stages: Sequence[StageParameters], data: int) -> tuple[int, int, int, int]:
+def _state_bytes(
+    config: RunConfig, stages: Sequence[StageParameters], padded_vocabulary: int, data: int
+) -> tuple[int, int, int, int]:
     """Weights, gradients, masters and moments of the rank that holds `stages`.
 
-    Gradients are fp32 and whole; masters and moments are fp32 and divided over the data ranks. What is fp32
-    anyway (everything under precision fp32, the depth vectors always) is its own master.
+    Of megatron-core's engine: gradients are fp32 and whole; masters and moments are fp32 and divided over the data
+    ranks. What is fp32 anyway (everything under precision fp32, the depth vectors always) is its own master.
     """
     tensor = config.parallel.tensor
     held = sum(stage.held(tensor) for stage in stages)
     single = held if config.training.precision == "fp32" else sum(stage.depth for stage in stages)
     weights = element_bytes(config) * (held - single) + _FP32_BYTES * single
+    if config.engine.kind == "deepspeed":
+        table = embedding_parameters(config.model, padded_vocabulary)
+        largest = max(layer_parameters(config.model).matrices, table) // tensor
+        whole = largest + sum(stage.replicated + stage.depth for stage in stages)
+        return _zero_bytes(config, held, single, weights, whole, data)
     return weights, _FP32_BYTES * held, _FP32_BYTES * (held - single) // data, _MOMENTS_BYTES * held // data
+
+
+def _zero_bytes(
+    config: RunConfig, held: int, single: int, weights: int, whole: int, data: int
+) -> tuple[int, int, int, int]:
+    """The same of DeepSpeed's ZeRO, which divides all of it but
+
+        weights      whole up to ZeRO-2. With ZeRO-3 `whole` elements: norms and depth vectors, and the layer or
+                     table that is at work
+        gradients    whole and fp32 with ZeRO-1, beside the rank's own part; later one bucket of them
+        masters      of fp32 weights, too, up to ZeRO-2
+
+    Offloaded masters, moments and own parts of gradients are in host memory and not counted.
+    """
+    settings = config.engine.deepspeed
+    stage, own = settings.zero_stage, _FP32_BYTES * held // data
+    gradients = _FP32_BYTES * (held if stage == 1 else min(held, settings.reduce_bucket_size))
+    masters = own if stage < 3 else _FP32_BYTES * (held - single) // data
+    if stage == 3:
+        weights = weights // data + element_bytes(config) * whole
+    if settings.offload_optimizer:
+        return weights, gradients, 0, 0
+    return weights, gradients + own, masters, _MOMENTS_BYTES * held // data
 
 
 def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int) -> _Visit:

@@ -134,9 +134,7 @@ def load_states(
 
     `without` has keys such as `first_moment/NAME` that are zero instead. Loading runs no code.
     """
-    whole = {
-        f"{kind}/{p.name}": torch.zeros(p.parameter.shape, dtype=torch.float32) for p in parameters for kind in KINDS
-    }
+    whole = {f"{kind}/{p.name}": torch.zeros(p.shape, dtype=torch.float32) for p in parameters for kind in KINDS}
     sharded = {
         f"{kind}/{p.name}/{index}": piece
         for p in parameters

@@ -29,7 +29,7 @@ def check_space(checkpoints: Path, engine: Engine, grid: Grid) -> None:
         with suppress(OSError):  # the attempt below says why, in words
             checkpoints.mkdir(parents=True, exist_ok=True)
     dist.barrier(group=grid.control)
-    elements = sum(p.parameter.numel() for p in engine.parameters() if p.owned) if grid.data_rank == 0 else 0
+    elements = sum(p.numel for p in engine.parameters() if p.owned) if grid.data_rank == 0 else 0
     mine = elements * _FP32_BYTES * len(KINDS)
     found: list[tuple[int, str | None]] = [(0, None)] * grid.world_size
     dist.all_gather_object(found, (mine, _try(checkpoints, grid.rank, mine)), group=grid.control)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from attnres_train.config.keys import NONE_TEXT, Key
-from attnres_train.config.names import ABSENT_VALUES, nearest_word
+from attnres_train.config.names import nearest_word
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem
 
@@ -73,9 +73,6 @@ def _dotted(location: tuple[int | str, ...], keys: Mapping[str, Key]) -> str:
 
 
 def _wrong_value(key: Key, value: Any, where: str) -> Problem:
-    if isinstance(value, str) and (key.dotted, value) in ABSENT_VALUES:
-        message = f"{show_value(value)} is not in this version ({where})"
-        return Problem(key.dotted, message, ABSENT_VALUES[key.dotted, value])
     message = f"{show_value(value)} is not {key.takes} ({where})"
     remedy = f"write {key.takes}"
     if isinstance(value, float) and not math.isfinite(value):

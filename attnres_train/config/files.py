@@ -8,6 +8,7 @@ from pathlib import Path
 
 from attnres_train.checkpoint.folder import candidates
 from attnres_train.config.check_data import check_weights
+from attnres_train.config.check_engine import check_engine_files
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights
@@ -20,7 +21,8 @@ def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
     # Wrong weights are `check`'s to tell; what cannot be blended is not opened.
     can_be_opened = not absent and not any(check_weights(config))
     folder = run_folder(config, config_path)
-    return [*absent, *(_contents(config) if can_be_opened else []), *_writable(folder), *_resume(config, folder)]
+    contents = _contents(config) if can_be_opened else []
+    return [*absent, *contents, *_writable(folder), *_resume(config, folder), *check_engine_files(config)]
 
 
 def check_needed_for_training(config: RunConfig) -> list[Problem]:

@@ -114,17 +114,6 @@ FOREIGN_NAMES: Mapping[str, str] = {
 }
 """Other codebases' names for our keys."""
 
-ABSENT_VALUES: Mapping[tuple[str, str], str] = {
-    ("engine.kind", "deepspeed"): 'the DeepSpeed engine is not in this version; write kind = "megatron"',
-}
-"""(key, value) pairs of the design that this version refuses, with the remedy."""
-
-ABSENT_KEYS: Mapping[str, str] = {
-    "engine.deepspeed": "the DeepSpeed engine is not in this version; remove the table. "
-    "Batch numbers come from [training] alone",
-}
-"""Keys and tables of the design that this version refuses, with the remedy."""
-
 _LIKENESS = 0.7
 _SAME_SECTION_BONUS = 0.15
 
@@ -150,8 +139,6 @@ def nearest_key(dotted: str, known: Iterable[str]) -> str | None:
 def unknown_key(dotted: str, where: str, known: Collection[str], *, flag: bool = False) -> Problem:
     """The problem of a key, or of the flag that names it, which no section declares."""
     shown = f"--{dotted}" if flag else dotted
-    if dotted in ABSENT_KEYS:
-        return Problem(shown, f"not in this version ({where})", ABSENT_KEYS[dotted])
     nearest = nearest_key(dotted, known)
     if nearest is None:
         remedy = "`configs/reference.toml` lists every key"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnres_train.config.keys import Key, section_names
-from attnres_train.config.names import ABSENT_KEYS, nearest_key, nearest_word, unknown_key
+from attnres_train.config.names import nearest_key, nearest_word, unknown_key
 from attnres_train.errors import Problem
 
 
@@ -50,7 +50,7 @@ def _walk(
             else:
                 message = f"{value!r} is not a section ({where(dotted)})"
                 sifted.problems.append(Problem(dotted, message, f"write its keys under [{meant}]"))
-        elif isinstance(value, dict) and meant not in ABSENT_KEYS:
+        elif isinstance(value, dict):
             _unknown_table(dotted, value, sections, keys, where, sifted)
         else:
             _unknown(dotted, value, keys, where, sifted)

@@ -1,6 +1,13 @@
 """Who owns gradients and optimizer state.
 
-interface.py  what the trainer asks of an engine
-megatron.py   megatron-core's DistributedDataParallel and DistributedOptimizer
-config.py     the [engine] section
+interface.py           what the trainer asks of an engine
+sharded.py             whole tensors from the ranges that data-parallel ranks hold, for either engine
+megatron.py            megatron-core's DistributedDataParallel and DistributedOptimizer
+deepspeed.py           DeepSpeed's ZeRO-1, -2, -3
+deepspeed_shards.py    where DeepSpeed keeps each parameter's range of masters, moments and gradients
+deepspeed_settings.py  the configuration that DeepSpeed gets
+deepspeed_json.py      what of a user's own DeepSpeed JSON is taken, and why the rest is refused
+deepspeed_patches.py   what is changed inside DeepSpeed, and why
+mpu.py                 our process grid in DeepSpeed's words
+config.py              the [engine] section
 """

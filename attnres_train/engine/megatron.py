@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from megatron.core.distributed import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -20,6 +19,7 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from attnres_train.engine.interface import OptimizerState, Update
+from attnres_train.engine.sharded import KINDS, Gatherer
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
@@ -27,8 +27,6 @@ from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import Grid
 
 MAIN_GRADIENT = "main_grad"
-STATE_KEYS = ("param", "exp_avg", "exp_avg_sq")
-"""What `_shard` has of a parameter, in the order of OptimizerState."""
 """Where megatron-core's DistributedDataParallel accumulates the fp32 gradient of a parameter."""
 
 
@@ -63,8 +61,7 @@ class MegatronEngine:
         (self._sharded,) = self.optimizer.chained_optimizers
         assert isinstance(self._sharded, DistributedOptimizer)
         self._mains = _main_parameters(self._sharded)
-        self._data_ranks = dist.get_process_group_ranks(grid.groups.dp)
-        self._ranges = self._ranges_of_all()
+        self._gatherer = Gatherer(self, self._logical, grid)
 
     @property
     def chunks(self) -> Sequence[nn.Module]:
@@ -97,51 +94,13 @@ class MegatronEngine:
             group["weight_decay"] = self.optimizer_config.weight_decay * group["wd_mult"]
 
     def gradients(self) -> Mapping[str, Tensor]:
-        gradients = {}
-        for logical in self._logical:
-            # After the reduce-scatter each data-parallel rank has the sum for its own range only.
-            gradient = self._gather(logical.parameter, getattr(logical.parameter, MAIN_GRADIENT).view(-1))
-            if logical.owned:
-                gradients[logical.name] = gradient
-        return gradients
+        return self._gatherer.gradients()
 
     def export_state(self) -> Mapping[str, OptimizerState]:
-        states = {}
-        for logical in self._logical:
-            shard = self._shard(logical.parameter)
-            whole = [self._gather(logical.parameter, None if shard is None else shard.get(key)) for key in STATE_KEYS]
-            if logical.owned:
-                states[logical.name] = OptimizerState(*whole)
-        return states
+        return self._gatherer.states()
 
     def export_share(self) -> Mapping[str, OptimizerState]:
-        states, sends = {}, []
-        owned = [logical for logical in self._logical if logical.owned]
-        for index, logical in enumerate(owned):
-            keeper, shard = index % self.grid.data, self._shard(logical.parameter)
-            if keeper == self.grid.data_rank:
-                states[logical.name] = OptimizerState(*(self._collected(logical, shard, key) for key in STATE_KEYS))
-            elif shard is not None:
-                sends += [dist.isend(shard[key], self._data_ranks[keeper], self.grid.groups.dp) for key in STATE_KEYS]
-        for send in sends:
-            assert send is not None, "this rank is in its own data-parallel group"
-            send.wait()
-        return states
-
-    def _collected(self, logical: LogicalParameter, shard: dict[str, Tensor] | None, key: str) -> Tensor:
-        """The whole fp32 tensor on the host, from the ranges of all data-parallel ranks."""
-        whole = torch.empty(logical.parameter.numel(), dtype=torch.float32, device=logical.parameter.device)
-        for rank, ranges in enumerate(self._ranges):
-            owned = ranges.get(logical.name)
-            if owned is None:
-                continue
-            part = whole[slice(*owned)]
-            if rank == self.grid.data_rank:
-                assert shard is not None
-                part.copy_(shard[key])
-            else:
-                dist.recv(part, self._data_ranks[rank], self.grid.groups.dp)
-        return whole.view(logical.parameter.shape).cpu()
+        return self._gatherer.share()
 
     def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
         self.updates = updates
@@ -151,37 +110,26 @@ class MegatronEngine:
                 if state is None:
                     continue
                 logical.parameter.copy_(state.master.to(logical.parameter.device))
-                self._set_shard(logical.parameter, state, updates)
+                self._set_shard(logical, state, updates)
 
-    def _owned_range(self, parameter: nn.Parameter) -> slice | None:
-        """The range of the flattened parameter whose optimizer state this data-parallel rank holds."""
-        if parameter not in self._sharded.model_param_gbuf_map:
+    def owned_range(self, logical: LogicalParameter) -> slice | None:
+        if logical.parameter not in self._sharded.model_param_gbuf_map:
             return None
-        owned = self._sharded._get_model_param_range_map(parameter)["param"]
+        owned = self._sharded._get_model_param_range_map(logical.parameter)["param"]
         return slice(owned.start, owned.end)
 
-    def _ranges_of_all(self) -> list[dict[str, tuple[int, int]]]:
-        """By data-parallel rank and name: the range of the flat parameter whose state that rank holds."""
-        mine = {
-            logical.name: (owned.start, owned.stop)
-            for logical in self._logical
-            if (owned := self._owned_range(logical.parameter)) is not None
-        }
-        everybody = [mine] * self.grid.data
-        dist.all_gather_object(everybody, mine, group=self.grid.groups.dp)
-        return everybody
-
-    def _shard(self, parameter: nn.Parameter) -> dict[str, Tensor] | None:
-        """The rank's slices of master and moments, flat; moments are zero before the first update."""
-        main = self._mains.get(parameter)
-        if main is None:
-            return None
+    def shard(self, logical: LogicalParameter) -> dict[str, Tensor]:
+        main = self._mains[logical.parameter]
         slot = self._sharded.optimizer.state[main]
-        moments = {key: slot[key] if key in slot else torch.zeros_like(main) for key in STATE_KEYS[1:]}
-        return {"param": main, **moments}
+        moments = {key: slot[key] if key in slot else torch.zeros_like(main) for key in KINDS[1:]}
+        return {KINDS[0]: main, **moments}
 
-    def _set_shard(self, parameter: nn.Parameter, state: OptimizerState, updates: int) -> None:
-        owned, main = self._owned_range(parameter), self._mains.get(parameter)
+    def gradient(self, logical: LogicalParameter) -> Tensor:
+        # After the reduce-scatter each data-parallel rank has the sum for its own range only.
+        return getattr(logical.parameter, MAIN_GRADIENT).view(-1)[self.owned_range(logical)]
+
+    def _set_shard(self, logical: LogicalParameter, state: OptimizerState, updates: int) -> None:
+        owned, main = self.owned_range(logical), self._mains.get(logical.parameter)
         if owned is None or main is None:
             return
         main.copy_(state.master.view(-1)[owned])
@@ -192,19 +140,6 @@ class MegatronEngine:
         for group in self._sharded.optimizer.param_groups:
             if "step" in group:  # the fused AdamW of TransformerEngine and Apex counts per group
                 group["step"] = updates
-
-    def _gather(self, parameter: nn.Parameter, flat: Tensor | None) -> Tensor:
-        """The whole fp32 tensor from the flat ranges of the data-parallel ranks.
-
-        `flat` is the rank's own range, or a whole flat tensor of which only that range is right.
-        """
-        owned = self._owned_range(parameter)
-        whole = torch.zeros(parameter.numel(), dtype=torch.float32, device=parameter.device)
-        if owned is not None and flat is not None:
-            whole[owned] = flat.detach()[owned] if flat.numel() == whole.numel() else flat.detach()
-        if self.grid.data > 1:
-            dist.all_reduce(whole, group=self.grid.groups.dp)
-        return whole.view(parameter.shape)
 
 
 def _main_parameters(optimizer: DistributedOptimizer) -> dict[nn.Parameter, Tensor]:

@@ -30,13 +30,20 @@ class LogicalParameter:
     sharding: Sharding
     owned: bool
     """False for the second copy of a tied embedding: same name, same values, counted and saved once."""
+    shape: torch.Size
+    """Of the rank's tensor; `parameter` itself is empty between its uses where an engine partitions weights."""
+
+    @property
+    def numel(self) -> int:
+        return self.shape.numel()
 
 
 def logical_parameters(stage: StageModel, vocabulary_size: int, tensor_ranks: int) -> Iterator[LogicalParameter]:
     """The parameters of `stage`, in a fixed order, with the logical shape each is a part of."""
     for name, parameter in stage.named_parameters():
         owned = not getattr(parameter, "shared", False)
-        yield LogicalParameter(name, parameter, _sharding(name, parameter, vocabulary_size, tensor_ranks), owned)
+        sharding = _sharding(name, parameter, vocabulary_size, tensor_ranks)
+        yield LogicalParameter(name, parameter, sharding, owned, parameter.shape)
 
 
 def _sharding(name: str, parameter: nn.Parameter, vocabulary_size: int, ranks: int) -> Sharding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,7 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
     )
     plan = wire_plan(config, layers_per_stage)
     stages = [_build_stage(config, grid, megatron, plan, stage, vocabulary_size) for stage in grid.stages()]
-    engine = MegatronEngine(stages, config.optimizer, megatron, grid, vocabulary_size)
+    engine = _build_engine(config, grid, megatron, stages, vocabulary_size)
     pipeline = Pipeline(
         grid,
         megatron,
@@ -59,6 +60,24 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
         dtype=dtype,
     )
     return Parts(engine, pipeline)
+
+
+def _build_engine(
+    config: RunConfig, grid: Grid, megatron: TransformerConfig, stages: Sequence[StageModel], vocabulary_size: int
+) -> Engine:
+    if config.engine.kind == "megatron":
+        return MegatronEngine(stages, config.optimizer, megatron, grid, vocabulary_size)
+    from attnres_train.engine.deepspeed import DeepSpeedEngine  # imports nothing of DeepSpeed unless it is chosen
+
+    return DeepSpeedEngine(
+        stages,
+        config.optimizer,
+        config.engine.deepspeed,
+        megatron,
+        grid,
+        vocabulary_size,
+        config.training.micro_batch_size,
+    )
 
 
 def _build_stage(

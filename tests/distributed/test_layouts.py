@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from attnres_train.engine.deepspeed_patches import import_deepspeed
 from tests.cases import APART, PUBLISHED, VARIANTS
 from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, tiny_config
+from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, deepspeed_engine, tiny_config
 from tests.distributed.training import Trained, relative_error, train_all
 
 MODES = tuple(PUBLISHED)
@@ -61,6 +62,38 @@ LAYOUTS = [
 ]
 
 
+ZERO_LAYOUTS = [
+    Layout("ZeRO-1, data 2", 2, {"zero": {"stage": 1}}),
+    Layout("ZeRO-2, data 2", 2, {"zero": {"stage": 2}}),
+    Layout("ZeRO-3, data 2, tied", 2, {"zero": {"stage": 3}}, {"tied": True}),
+    Layout("ZeRO-1, tensor 2 x data 2", 4, {"tensor": 2, "zero": {"stage": 1}}),
+    Layout("ZeRO-2, tensor 2 sequence x data 2", 4, {"tensor": 2, "sequence": True, "zero": {"stage": 2}}),
+    Layout("ZeRO-3, tensor 2 sequence x data 2", 4, {"tensor": 2, "sequence": True, "zero": {"stage": 3}}),
+    Layout("ZeRO-1, pipeline 2 x data 2", 4, {"pipeline": 2, "zero": {"stage": 1}}, {"tied": True}),
+    Layout("ZeRO-1, pipeline 2 x virtual 2", 2, {"pipeline": 2, "virtual": 2, "zero": {"stage": 1}}, {"tied": True}),
+    Layout("ZeRO-1, tensor 2 x pipeline 2", 4, {"tensor": 2, "pipeline": 2, "zero": {"stage": 1}}),
+]
+MORE_ZERO_LAYOUTS = [
+    Layout("ZeRO-1, pipeline 2", 2, {"pipeline": 2, "zero": {"stage": 1}}),
+    Layout("ZeRO-2, tensor 2 x data 2", 4, {"tensor": 2, "zero": {"stage": 2}}),
+    Layout("ZeRO-3, tensor 2 x data 2, tied", 4, {"tensor": 2, "zero": {"stage": 3}}, {"tied": True}),
+    Layout("ZeRO-3, data 3", 3, {"zero": {"stage": 3}}),
+    Layout(
+        "ZeRO-1, tensor 2 sequence x pipeline 2 x virtual 2",
+        4,
+        {"tensor": 2, "sequence": True, "pipeline": 2, "virtual": 2, "zero": {"stage": 1}},
+    ),
+    *(Layout(f"ZeRO-{n} offloaded, data 2", 2, {"zero": {"stage": n, "offload_optimizer": True}}) for n in (1, 2, 3)),
+    *(Layout(f"ZeRO-{n}, {r}", 2, {"zero": {"stage": n}, "recompute": r}) for n in (2, 3) for r in ("depth", "block")),
+]
+
+
+@pytest.fixture
+def deepspeed() -> None:
+    """Imports it once for all ranks, which are forked."""
+    import_deepspeed()
+
+
 @functools.cache
 def one_process(
     layers: int, tied: bool, clip: float | None, cases: tuple[str, ...] = MODES, steps: int = STEPS
@@ -82,6 +115,20 @@ def trained(
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 def test_layout_trains_to_the_numbers_of_one_process(layout: Layout) -> None:
     assert_equal_to_one_process(trained(layout, clip=0.5))
+
+
+@pytest.mark.usefixtures("deepspeed")
+@pytest.mark.parametrize("layout", ZERO_LAYOUTS, ids=lambda layout: layout.name)
+def test_zero_trains_to_the_numbers_of_one_process(layout: Layout) -> None:
+    steps = STEPS if layout.parallel["zero"]["stage"] == 1 else FEW_STEPS  # all of them take all steps below
+    assert_equal_to_one_process(trained(layout, 0.5, ("block",), steps))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("deepspeed")
+@pytest.mark.parametrize("layout", [*ZERO_LAYOUTS, *MORE_ZERO_LAYOUTS], ids=lambda layout: layout.name)
+def test_every_case_trains_under_zero_to_the_numbers_of_one_process(layout: Layout) -> None:
+    assert_equal_to_one_process(trained(layout, 0.5, (*PUBLISHED, *VARIANTS, *APART)))
 
 
 HARDEST = [x for x in LAYOUTS if x.name in ("tensor 2 sequence x pipeline 2 x virtual 2", "7 layers on 2 x 2 stages")]
@@ -163,6 +210,30 @@ def test_bf16_keeps_fp32_masters_and_follows_one_process(layout: Layout) -> None
         # A master that had been rounded to bf16 would have no bits below the eighth.
         masters = result.weights["layers.0.mlp.branch.linear_fc1.weight"]
         assert not masters.equal(masters.bfloat16().float())
+
+
+@pytest.mark.usefixtures("deepspeed")
+@pytest.mark.parametrize(
+    ("zero", "grid"),
+    [
+        (1, {"pipeline": 2}),
+        (2, {}),
+        (3, {}),
+        pytest.param(1, {}, marks=pytest.mark.slow),
+        pytest.param(1, {"tensor": 2, "sequence": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_bf16_under_zero_is_the_other_engines(zero: int, grid: dict[str, Any]) -> None:
+    """Fp32 accumulation and fp32 parameters of depth readers included: either in bf16 costs 1e-3 of their gradients."""
+    configs = [tiny_config("block", precision="bf16", **grid), tiny_config("block", precision="bf16", **grid)]
+    configs[1] = replace(configs[1], engine=deepspeed_engine(zero))
+    expected, result = run_ranks(train_all, 2, configs, 2)[0]
+    assert result.losses == pytest.approx(expected.losses, rel=1e-4)
+    assert result.grad_norms == pytest.approx(expected.grad_norms, rel=1e-4)
+    for name, gradient in expected.first_gradients.items():
+        assert relative_error(result.first_gradients[name], gradient) < 1e-4, name
+    for name, weight in expected.weights.items():
+        assert relative_error(result.weights[name], weight) < 1e-4, name
 
 
 @functools.cache

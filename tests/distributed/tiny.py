@@ -11,6 +11,7 @@ from torch import Tensor
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import DataConfig
 from attnres_train.depth.config import ResidualConfig
+from attnres_train.engine.config import DeepSpeedSection, EngineConfig
 from attnres_train.model.config import ModelConfig
 from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
 from attnres_train.parallel.config import ParallelConfig
@@ -43,6 +44,7 @@ def tiny_config(case: str = "block", layers: int = 4, **parallel: Any) -> RunCon
     clip = parallel.pop("clip", 0.5)
     recompute = parallel.pop("recompute", "none")
     backend = parallel.pop("backend", "auto")
+    zero = parallel.pop("zero", None)
     return RunConfig(
         model=ModelConfig(
             num_layers=layers,
@@ -69,7 +71,14 @@ def tiny_config(case: str = "block", layers: int = 4, **parallel: Any) -> RunCon
             recompute=recompute,
         ),
         parallel=ParallelConfig(**parallel),
+        engine=EngineConfig() if zero is None else deepspeed_engine(**zero),
     )
+
+
+def deepspeed_engine(stage: int, **settings: Any) -> EngineConfig:
+    """ZeRO `stage`, with buckets that the tiny model fills several of, and matrices that ZeRO-3 really divides."""
+    small = {"reduce_bucket_size": 3000, "param_persistence_threshold": 0}
+    return EngineConfig(kind="deepspeed", deepspeed=DeepSpeedSection(zero_stage=stage, **small | settings))
 
 
 def step_batches(step: int, data_rank: int = 0, data_ranks: int = 1, apart: bool = False) -> list[SyntheticBatch]:

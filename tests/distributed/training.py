@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -42,13 +42,13 @@ def build_tiny(config: RunConfig, grid: Grid) -> Parts:
     """The parts of a run, its depth parameters moved away from where they start so that reading matters."""
     split = config.parallel.layers_per_stage or balanced_split(config.model.num_layers, config.parallel.num_stages)
     parts = build_parts(config, grid, split, VOCABULARY)
-    with torch.no_grad():
-        for p in parts.engine.parameters():
-            if ".depth." in p.name:
-                seed = int.from_bytes(hashlib.sha256(p.name.encode()).digest()[:4], "little")
-                noise = torch.randn(p.parameter.shape, generator=torch.Generator().manual_seed(seed))
-                p.parameter.add_(noise, alpha=0.1)
-    parts.engine.optimizer.reload_model_params()
+    moved = {}
+    for name, state in parts.engine.export_state().items():
+        if ".depth." in name:
+            seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
+            noise = torch.randn(state.master.shape, generator=torch.Generator().manual_seed(seed))
+            moved[name] = replace(state, master=state.master + 0.1 * noise)
+    parts.engine.import_state(moved, updates=0)
     return parts
 
 

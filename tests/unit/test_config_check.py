@@ -348,3 +348,30 @@ def test_a_residual_without_blocks_has_none_to_make_again(tmp_path: Path) -> Non
     settings = {"residual__mode": "standard", "residual__block_size": "none", "training__recompute": "block"}
     message, remedy = only(broken_rules(tmp_path, *flags(**settings)), "training.recompute")
     assert "has no blocks" in message and '"layer"' in remedy
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "said"),
+    [
+        ({"zero_stage": 2, "pipeline": 2}, "zero_stage", "reduces and forgets gradients after each micro-batch"),
+        ({"zero_stage": 3, "pipeline": 2, "virtual": 2}, "zero_stage", "a pipeline has several under way"),
+        ({"zero_stage": 0}, "zero_stage", "counts the gradients of the first pipeline stage alone"),
+        ({"zero_stage": 2, "kind": "megatron"}, "zero_stage", 'engine.kind = "megatron" does not read it'),
+        ({"config": "own.json", "kind": "megatron"}, "config", 'engine.kind = "megatron" does not read it'),
+    ],
+)
+def test_what_deepspeed_cannot_do_is_refused_with_the_reason(
+    tmp_path: Path, settings: dict[str, object], key: str, said: str
+) -> None:
+    flags = [f"--engine.kind={settings.pop('kind', 'deepspeed')}"]
+    for name, value in settings.items():
+        section = "parallel" if name in ("pipeline", "virtual") else "engine.deepspeed"
+        flags.append(f"--{section}.{name}={value}")
+    (problem,) = broken_rules(tmp_path, *flags).values()
+    assert problem.key == f"engine.deepspeed.{key}" and said in problem.message
+
+
+@pytest.mark.parametrize(("stage", "pipeline"), [(1, 2), (1, 1), (2, 1), (3, 1)])
+def test_what_deepspeed_can_do_is_not_refused(tmp_path: Path, stage: int, pipeline: int) -> None:
+    flags = [f"--engine.deepspeed.zero_stage={stage}", f"--parallel.pipeline={pipeline}"]
+    assert not broken_rules(tmp_path, "--engine.kind=deepspeed", *flags)

@@ -38,6 +38,31 @@ def test_data_ranks_share_masters_and_moments_and_nothing_else(tmp_path: Path) -
         assert two[kind] == one[kind]
 
 
+def zero(tmp_path: Path, stage: int, world_size: int, **settings: object) -> dict[str, int]:
+    chosen = {"engine__kind": "deepspeed", "engine__deepspeed__zero_stage": stage}
+    return memory(tmp_path, world_size, **chosen, engine__deepspeed__reduce_bucket_size=1, **settings)
+
+
+def test_zero_divides_more_with_every_stage(tmp_path: Path) -> None:
+    total = plan(small(tmp_path)).parameters_total
+    one, two, three = (zero(tmp_path, stage, 4) for stage in (1, 2, 3))
+    megatron = memory(tmp_path, 4)
+    for found in (one, two, three):
+        assert found["moments"] == 8 * total // 4 and found["activations"] == megatron["activations"]
+    assert (one["gradients"], two["gradients"], three["gradients"]) == (5 * total, total + 4, total + 4)
+    assert one["weights"] == two["weights"] == megatron["weights"]
+    assert megatron["weights"] // 4 < three["weights"] < megatron["weights"] // 2
+    assert (one["masters"], three["masters"]) == (total, megatron["masters"])
+
+
+def test_offloading_takes_masters_moments_and_own_gradients_off_the_device(tmp_path: Path) -> None:
+    total = plan(small(tmp_path)).parameters_total
+    offloaded = {"engine__deepspeed__offload_optimizer": "true"}
+    found = zero(tmp_path, 1, 2, **offloaded)
+    assert (found["gradients"], found["masters"], found["moments"]) == (4 * total, 0, 0)
+    assert zero(tmp_path, 2, 2, **offloaded)["gradients"] == 4
+
+
 def test_tensor_ranks_share_matrices_and_sequence_shards_share_the_rest_of_activations(
     tmp_path: Path,
 ) -> None:

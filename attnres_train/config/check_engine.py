@@ -1,0 +1,49 @@
+"""Rules of the `[engine]` section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.engine.config import DeepSpeedSection
+from attnres_train.errors import Problem
+
+
+def check_engine(config: RunConfig) -> Iterator[Problem]:
+    """Problems of the engine beside the process grid; the user's own JSON is looked at in files.py."""
+    engine, pipeline = config.engine, config.parallel.pipeline
+    stage = engine.deepspeed.zero_stage
+    key = "engine.deepspeed.zero_stage"
+    if engine.kind == "megatron":
+        changed = [name for name, value in vars(DeepSpeedSection()).items() if getattr(engine.deepspeed, name) != value]
+        for name in changed:
+            value = getattr(engine.deepspeed, name)
+            message = f'{value}, but engine.kind = "megatron" does not read it'
+            yield Problem(f"engine.deepspeed.{name}", message, 'remove it, or write engine.kind = "deepspeed"')
+    elif stage == 0:
+        message = (
+            "0: without ZeRO DeepSpeed counts the gradients of the first pipeline stage alone in the norm that "
+            "clipping goes by, and keeps no fp32 masters of bf16 weights"
+        )
+        yield Problem(key, message, f"write {key} = 1, which differs in memory alone")
+    elif stage > 1 and pipeline > 1:
+        message = (
+            f"{stage}, but parallel.pipeline = {pipeline}: ZeRO-{stage} reduces and forgets gradients after each "
+            "micro-batch, while a pipeline has several under way"
+        )
+        yield Problem(key, message, f"write {key} = 1, or parallel.pipeline = 1")
+
+
+def check_engine_files(config: RunConfig) -> Iterator[Problem]:
+    """Whether DeepSpeed is there, and the user's JSON sound."""
+    if config.engine.kind != "deepspeed":
+        return
+    from importlib.util import find_spec
+
+    if find_spec("deepspeed") is None:
+        remedy = "pip install -c constraints.txt -e '.[deepspeed]'"
+        yield Problem("engine.kind", '"deepspeed", but DeepSpeed is not installed', remedy)
+    elif config.engine.deepspeed.config is not None:
+        from attnres_train.engine.deepspeed_json import check_json  # imports DeepSpeed
+
+        yield from check_json(config.engine.deepspeed.config)
