@@ -31,7 +31,7 @@ MISTRAL = "|".join(_CASES) + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPACES
 KNOWN_PATTERNS = (GPT_2, LLAMA_3, QWEN, GPT_4O, MISTRAL)
 
 Specification = Mapping[str, Any]
-"""The content of a tokenizer.json, or a part of it."""
+"""The content of a tokenizer.json as the library writes it, or a part of it."""
 
 
 def can_cut(specification: Specification) -> NDArray[np.bool_] | None:
@@ -43,7 +43,7 @@ def can_cut(specification: Specification) -> NDArray[np.bool_] | None:
     added = [token for token in specification["added_tokens"] if not token["special"]]
     if not (_joins_bytes(specification["model"]) and _splits_as_known(specification["pre_tokenizer"])):
         return None
-    if (specification.get("normalizer") or {"type": "NFC"})["type"] != "NFC":
+    if (specification["normalizer"] or {"type": "NFC"})["type"] != "NFC":
         return None
     # These ask what stands beside them, so a cut there could make or unmake them.
     if any(token["rstrip"] or token["single_word"] for token in added):
@@ -61,8 +61,8 @@ def keeps_text(specification: Specification) -> bool:
     stages = _stages(specification["pre_tokenizer"])
     byte_stages = [stage for stage in stages if stage["type"] == "ByteLevel"]
     return (
-        specification.get("normalizer") is None
-        and (specification.get("decoder") or {}).get("type") == "ByteLevel"
+        specification["normalizer"] is None
+        and (specification["decoder"] or {}).get("type") == "ByteLevel"
         and _joins_bytes(model)
         and set(ByteLevel.alphabet()) <= model["vocab"].keys()
         and len(byte_stages) == 1
@@ -83,7 +83,7 @@ def _cuts_of_the_patterns() -> NDArray[np.bool_]:
 
 
 def _joins_bytes(model: Specification) -> bool:
-    return model.get("type") == "BPE" and not (model["continuing_subword_prefix"] or model["end_of_word_suffix"])
+    return model["type"] == "BPE" and not (model["continuing_subword_prefix"] or model["end_of_word_suffix"])
 
 
 def _stages(pre_tokenizer: Specification | None) -> list[Specification]:
@@ -96,7 +96,7 @@ def _splits_as_known(pre_tokenizer: Specification | None) -> bool:
     *first, last = _stages(pre_tokenizer) or [{"type": "none"}]
     if last["type"] != "ByteLevel" or last["add_prefix_space"]:
         return False
-    if last.get("use_regex", True):
+    if last["use_regex"]:
         return all(stage["type"] == "Digits" for stage in first)
     return len(first) == 1 and _is_known_split(first[0])
 

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import Any
 
 from tokenizers import Regex
 from tokenizers import Tokenizer as Library
@@ -39,15 +38,18 @@ class HuggingFaceTokenizer:
     def __init__(self, content: bytes, name: str = "tokenizer.json", eod_piece: str | None = None):
         self.name = name
         self.fingerprint = hashlib.sha256(content).hexdigest()
-        self._specification = _parse(content, name)
+        _require_tokenizer_json(content, name)
         # The library's threads would multiply with the processes that encode, and would not survive a fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._library = _load(content, name)
-        model, vocabulary = self._specification["model"], self._library.get_vocab(with_added_tokens=True)
-        self.vocab_size = 1 + max(vocabulary.values(), default=-1)
+        self.pad_id = (self._library.padding or {}).get("pad_id")
+        self._library.no_padding()
+        # As the library writes it the file has every key, also those that stood for their defaults.
+        specification = json.loads(self._library.to_str())
+        self._can_cut, self.keeps_text = can_cut(specification), keeps_text(specification)
+        model, vocabulary = specification["model"], self._library.get_vocab(with_added_tokens=True)
+        self.vocab_size = 1 + max(vocabulary.values())
         self.unk_id = model["unk_id"] if "unk_id" in model else vocabulary.get(model.get("unk_token"))
-        self.pad_id = (self._specification.get("padding") or {}).get("pad_id")
-        self.keeps_text = keeps_text(self._specification)
         added = self._library.get_added_tokens_decoder()
         special = {added[index].content: index for index in sorted(added) if added[index].special}
         self.special_pieces = tuple(special)
@@ -82,12 +84,10 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def _encode_words(self) -> WordEncoder | None:
-        table = can_cut(self._specification)
-        if table is None:
+        if self._can_cut is None:
             return None
-        return WordEncoder(
-            partial(starts_by_bytes, table), lambda words: self._encode_each([word.decode() for word in words])
-        )
+        word_starts = partial(starts_by_bytes, self._can_cut)
+        return WordEncoder(word_starts, lambda words: self._encode_each([word.decode() for word in words]))
 
     def _encode_each(self, texts: list[str]) -> list[list[int]]:
         each = [encoding.ids for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False)]
@@ -134,20 +134,17 @@ def _load(content: bytes, name: str) -> Library:
     if library.get_vocab_size() == 0:
         raise refuse(name, "has no vocabulary", "give the tokenizer.json of a trained tokenizer")
     library.no_truncation()
-    library.no_padding()
     library.encode_special_tokens = True
     if hasattr(library.model, "dropout"):
         library.model.dropout = None
     return library
 
 
-def _parse(content: bytes, name: str) -> dict[str, Any]:
+def _require_tokenizer_json(content: bytes, name: str) -> None:
     try:
-        specification = json.loads(content)
+        found = looks_like_tokenizer_json(json.loads(content))
     except (ValueError, RecursionError):
-        specification = None
-    if not looks_like_tokenizer_json(specification):
+        found = False
+    if not found:
         remedy = "give the file tokenizer.json of a model, or a sentencepiece model under a name that ends in .model"
         raise refuse(name, f"is not a Hugging Face tokenizer.json: it is {what_it_is(content)}", remedy)
-    found: dict[str, Any] = specification
-    return found

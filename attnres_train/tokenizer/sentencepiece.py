@@ -88,10 +88,12 @@ class SentencePieceTokenizer:
         if not self.keeps_text or self._model.trainer_spec.model_type != TrainerSpec.BPE:
             return None
         pieces = [piece.piece for piece in self._model.pieces if piece.type in PIECES_OF_TEXT]
-        without_prefix = ModelProto()
-        without_prefix.CopyFrom(self._model)
-        without_prefix.normalizer_spec.add_dummy_prefix = False
-        processor = SentencePieceProcessor(model_proto=without_prefix.SerializeToString())
+        processor = self._processor
+        if self._model.normalizer_spec.add_dummy_prefix:
+            without_prefix = ModelProto()
+            without_prefix.CopyFrom(self._model)
+            without_prefix.normalizer_spec.add_dummy_prefix = False
+            processor = SentencePieceProcessor(model_proto=without_prefix.SerializeToString())
         cuts = Cuts(piece.replace(SPACE_PIECE, " ") for piece in pieces)
         return WordEncoder(cuts.word_starts, partial(processor.encode, num_threads=1))
 

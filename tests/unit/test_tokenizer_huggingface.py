@@ -130,6 +130,8 @@ def stages(*found: dict[str, Any]) -> dict[str, Any]:
         (byte_level(added=(AddedToken("\u00e9", special=True),)), True, True),
         (byte_level(model=MODEL | {"end_of_word_suffix": "</w>"}), False, False),
         (byte_level(model=MODEL | {"vocab": {k: i for k, i in MODEL["vocab"].items() if k != "\u0100"}}), True, False),
+        (b'{"version": "1.0", "added_tokens": [], "model": %s}' % json.dumps(MODEL).encode(), False, False),
+        (byte_level(pre_tokenizer={"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}), True, True),
         (unigram(), False, False),
         (word_piece(), False, False),
     ],
