@@ -1,0 +1,88 @@
+"""One small file a rank: who it is, where it is, and how it ended. Written by the rank, read by whoever judges.
+
+The file lies in the folder that the launch script names by ATTNRES_JOB, from the first moment of the rank, and in
+`logs/` of the run folder as soon as that is known, where the ranks of all nodes meet if the folder is shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+JOB = "ATTNRES_JOB"
+"""The environment variable that names the job's folder; every process of a job carries it."""
+
+End = Literal["done", "stopped", "refused", "failed", "lost", "timeout", "killed"]
+"""`done`: the last step. `stopped`: on a signal. `refused`: before training. `failed`: an error of its own. `lost`: a
+connection to another rank broke. `timeout`: another rank did not come. `killed`: without a word, found by others."""
+
+
+@dataclass
+class Record:
+    rank: int
+    host: str
+    pid: int
+    started: float
+    time: float
+    """When this was written, in seconds since 1970, by this rank's clock."""
+    at: str = "starting"
+    """What the rank is doing."""
+    step: int | None = None
+    """Of the step it is in; None until training begins."""
+    end: End | None = None
+    reason: str = ""
+    log: str | None = None
+    stuck: str | None = None
+    """Where it stands, if it has stood there for long."""
+
+    def place(self) -> str:
+        where = "before the first step" if self.step is None else f"at step {self.step}"
+        return f"rank {self.rank} on {self.host}, {where} ({self.at})"
+
+
+def record_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank:04d}.json"
+
+
+def write_record(record: Record, folder: Path) -> None:
+    """Write at once or not at all; a disk that is full must not end a rank."""
+    path = record_file(folder, record.rank)
+    partial = path.with_suffix(f".{record.pid}")
+    try:
+        partial.write_text(to_json(record), encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def read_records(folder: Path) -> dict[int, Record]:
+    """The records in `folder` by rank; what cannot be read is left out."""
+    return {record.rank: record for record in map(_read, folder.glob("rank-*.json")) if record is not None}
+
+
+def newest(records: Iterable[Record]) -> dict[int, Record]:
+    """Of each rank the latest of `records`."""
+    found: dict[int, Record] = {}
+    for record in sorted(records, key=lambda record: record.time):
+        found[record.rank] = record
+    return found
+
+
+def from_json(text: str) -> Record:
+    values = json.loads(text)
+    return Record(**{field.name: values[field.name] for field in fields(Record) if field.name in values})
+
+
+def to_json(record: Record) -> str:
+    return json.dumps(asdict(record))
+
+
+def _read(path: Path) -> Record | None:
+    try:
+        return from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return None
