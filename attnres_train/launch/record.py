@@ -32,12 +32,16 @@ class Record:
     at: str = "starting"
     """What the rank is doing."""
     step: int | None = None
-    """Of the step it is in; None until training begins."""
+    """The step it is in; None until training begins."""
+    moves: int = 0
+    """Named points it has come to; all ranks come to the same ones."""
     end: End | None = None
     reason: str = ""
     log: str | None = None
     stuck: str | None = None
-    """Where it stands, if it has stood there for long."""
+    """Where it stands, if it has stood there for long; the innermost call first."""
+    waits: bool = False
+    """Whether it stands there to wait for others."""
 
     def place(self) -> str:
         where = "before the first step" if self.step is None else f"at step {self.step}"
