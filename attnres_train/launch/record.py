@@ -1,7 +1,7 @@
 """One small file a rank: who it is, where it is, and how it ended. Written by the rank, read by whoever judges.
 
 The file lies in the folder that the launch script names by ATTNRES_JOB, from the first moment of the rank, and in
-`logs/` of the run folder as soon as that is known, where the ranks of all nodes meet if the folder is shared.
+`ranks/` of the run folder as soon as that is known, where the ranks of all nodes meet if the folder is shared.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ class Record:
 
 def record_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank:04d}.json"
+
+
+def shared_folder(log: str) -> Path:
+    """Where the records of a run are, given the log file of one of its ranks."""
+    return Path(log).parents[1] / "ranks"
 
 
 def write_record(record: Record, folder: Path) -> None:

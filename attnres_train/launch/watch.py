@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from attnres_train.launch.process import alive, end_with_parent, is_stopped, job_processes, send
-from attnres_train.launch.record import Record, newest, read_records, write_record
+from attnres_train.launch.record import Record, newest, read_records, shared_folder, write_record
 from attnres_train.launch.verdict import LauncherWords, Verdict, first_cause, judge, silent_ends
 
 POLL_SECONDS = 0.1
@@ -120,13 +120,13 @@ class Job:
         for record in silent_ends(mine, self.local, alive(r.pid for r in mine.values()), self.words, time.time()):
             mine[record.rank] = record
             self._spread(record)
-        folders = {Path(record.log).parent for record in mine.values() if record.log}
+        folders = {shared_folder(record.log) for record in mine.values() if record.log}
         theirs = [r for folder in folders for r in read_records(folder).values() if r.time > self.began - 5]
         return newest([*theirs]) | mine
 
     def _spread(self, record: Record) -> None:
         """Write what was found out about a rank where the other nodes may see it."""
-        for folder in {self.job, *([Path(record.log).parent] if record.log else [])}:
+        for folder in {self.job, *([shared_folder(record.log)] if record.log else [])}:
             write_record(record, folder)
 
     def _pump(self, source: IO[bytes], sink: IO[str]) -> None:

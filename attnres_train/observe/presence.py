@@ -25,7 +25,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from attnres_train.launch.process import PARENT, is_gone
-from attnres_train.launch.record import JOB, End, Record, from_json, read_records, to_json, write_record
+from attnres_train.launch.record import JOB, End, Record, from_json, read_records, shared_folder, to_json, write_record
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -60,7 +60,9 @@ class Presence:
     def enter(self, log_file: Path, limit_seconds: float) -> None:
         """From now on also in the run folder. `limit_seconds`: of every wait."""
         self.record.log, self.limit_seconds = str(log_file), limit_seconds
-        self._folders.append(log_file.parent)
+        folder = shared_folder(str(log_file))
+        folder.mkdir(exist_ok=True)
+        self._folders.append(folder)
         self._log = open(log_file, "a", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         faulthandler.enable(self._log)
         faulthandler.register(signal.SIGUSR2, self._log, chain=False)
@@ -100,7 +102,7 @@ class Presence:
         if self.record.log is None:
             return []
         fresh = {
-            r.rank for r in read_records(Path(self.record.log).parent).values() if r.time > self.record.started - 60
+            r.rank for r in read_records(shared_folder(self.record.log)).values() if r.time > self.record.started - 60
         }
         return [rank for rank in range(self.world_size) if rank not in fresh]
 

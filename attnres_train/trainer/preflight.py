@@ -63,7 +63,7 @@ def preflight(settings: Mapping[str, object], folder: Path, grid: Grid) -> None:
     """Refuse, on every rank alike, ranks that would not do the same work. A collective."""
     token = [secrets.token_hex(8)]
     dist.broadcast_object_list(token, src=0, group=grid.control)
-    sign = folder / "logs" / f".seen-by-rank-0-{token[0]}"
+    sign = folder / "ranks" / f".seen-by-rank-0-{token[0]}"
     if grid.rank == 0:
         sign.touch()
     dist.barrier(group=grid.control)
