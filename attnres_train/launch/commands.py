@@ -68,7 +68,7 @@ def _torchrun(launch: Launch) -> list[str]:
 
 
 def _deepspeed(launch: Launch) -> list[str]:
-    words = [sys.executable, "-m", "deepspeed.launcher.runner"]
+    words = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "warning"]
     if launch.hostfile is None:
         # DeepSpeed takes /job/hostfile without being asked, and no file for this machine alone.
         words += ["--hostfile", "/dev/null", "--num_gpus", str(launch.ranks)]

@@ -133,7 +133,7 @@ def _meet(launch: Launch, hosts: Sequence[Host], join_seconds: float) -> list[No
     names = [host.name for host in hosts]
     began = time.monotonic()
     nodes = meet(mine, launch.master, join_seconds, names, lambda text: print(text, file=sys.stderr, flush=True))
-    if launch.node_rank == 0:
+    if launch.node_rank == 0 and launch.nodes > 1:
         print(f"{launch.nodes} nodes at {launch.master} after {time.monotonic() - began:.1f} s", flush=True)
     return nodes
 
