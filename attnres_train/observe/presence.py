@@ -172,9 +172,7 @@ def missing_in_words(
         elif record.end is not None:
             ended.append(f"rank {rank} on {record.host}, which ended ({record.end}: {record.reason})")
         elif rank in before and before[rank].time == record.time:
-            silent.append(
-                f"{record.place()}, which does not answer: its process is stopped, or its machine or link down"
-            )
+            silent.append(f"{record.place()}, which does not answer: stopped (SIGSTOP), or its machine or link is down")
         elif record.moves < mine.moves:
             behind.append(f"{record.place()}{_stack(record)}")
         elif record.stuck is not None and not record.waits:
