@@ -65,10 +65,7 @@ def doctor(loaded: Loaded | None, world_size: int | None) -> dict[str, Any]:
 def measure(ranks: int) -> Speeds:
     """Run the speed test on `ranks` processes of this machine."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        }
+        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | os.environ
         words = [sys.executable, "-W", "ignore", "-m", "attnres_train.doctor_speed"]
         processes = [
             subprocess.Popen([*words, str(rank), str(ranks), f"{folder}/meet"], env=environment, text=True,
@@ -110,11 +107,10 @@ def doctor_text(found: Mapping[str, Any]) -> str:
     rows += [("links" if not i else "", line) for i, line in enumerate(found["links"])]
     rows += [("checks" if not i else "", line) for i, line in enumerate(found["checks"])]
     if speeds := found["speeds"]:
-        rows += [
-            ("speed", f"{speeds['ranks']} ranks here, {speeds['backend']}: all-reduce {speeds['all_reduce_mib_per_second']:,.0f} MiB/s"),
-            ("", f"send and receive {speeds['send_mib_per_second']:,.0f} MiB/s, "
-                 f"there and back {speeds['round_trip_seconds'] * 1e6:,.0f} us"),
-        ]  # fmt: skip
+        where, reduce = f"{speeds['ranks']} ranks here, {speeds['backend']}", speeds["all_reduce_mib_per_second"]
+        send, micros = speeds["send_mib_per_second"], speeds["round_trip_seconds"] * 1e6
+        rows.append(("speed", f"{where}: all-reduce {reduce:,.0f} MiB/s"))
+        rows.append(("", f"send and receive {send:,.0f} MiB/s, there and back {micros:,.0f} us"))
     else:
         rows.append(("speed", "not measured: one device here"))
     for kind, key in (("all-reduce", "gradients_mib"), ("send", "pipeline_mib")) if "needs" in found else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -47,6 +48,22 @@ def resolve(host: str) -> str:
         raise refuse(
             "host name", what, "correct it, or use an address, or add it to /etc/hosts of every node"
         ) from error
+
+
+def wait_for_name(host: str, limit_seconds: float) -> None:
+    """Wait until `host` resolves.
+
+    Raises Refused after the limit.
+    """
+    deadline = time.monotonic() + limit_seconds
+    while True:
+        try:
+            resolve(host)
+            return
+        except Refused:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1)
 
 
 def resolve_all(hosts: Sequence[Host]) -> None:

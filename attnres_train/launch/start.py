@@ -34,6 +34,7 @@ from attnres_train.launch.names import (
     parse_master,
     resolve,
     resolve_all,
+    wait_for_name,
     who_listens,
 )
 from attnres_train.launch.process import PARENT, end_with_parent, parent_mark
@@ -107,6 +108,8 @@ def _launch(launch: Launch, hosts: Sequence[Host], join_seconds: float, folder: 
     first = sum(host.slots for host in hosts[: launch.node_rank])
     total = sum(host.slots for host in hosts) or launch.ranks
     if launch.master is not None:
+        if "KUBERNETES_SERVICE_HOST" in os.environ:  # the name of a pod is known a little after the pod
+            wait_for_name(launch.master.host, join_seconds)
         interface = interface_towards(resolve(launch.master.host))
         resolve_all(hosts)
         if launch.pdsh:
