@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from attnres_train.errors import Problem, Refused
 from attnres_train.launch.facts import version_facts
@@ -42,6 +43,12 @@ def join(timeout_seconds: int, presence: Presence) -> None:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         limit = timedelta(seconds=timeout_seconds)
         presence.join(dist.TCPStore(address, port, is_master=False, timeout=limit, wait_for_workers=False))
+
+
+def limit_waits(timeout_seconds: int) -> None:
+    """Give every group there is the limit that was asked for; megatron-core's take whole minutes only."""
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_seconds), group)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
 from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.loop import Run, train
-from attnres_train.trainer.preflight import join, preflight
+from attnres_train.trainer.preflight import join, limit_waits, preflight
 from attnres_train.trainer.signals import StopRequest
 
 log = logging.getLogger(CONSOLE)
@@ -38,6 +38,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     config, training = loaded.config, loaded.config.training
     join(config.parallel.timeout_seconds, presence)
     grid = build_grid(config.parallel, training.seed)
+    limit_waits(config.parallel.timeout_seconds)
     presence.at("preflight")
     preflight(config_values(config, loaded.origins), folder, grid)
     presence.at("choosing a checkpoint")
