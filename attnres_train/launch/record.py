@@ -7,6 +7,7 @@ The file lies in the folder that the launch script names by ATTNRES_JOB, from th
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -48,6 +49,28 @@ class Record:
         return f"rank {self.rank} on {self.host}, {where} ({self.at})"
 
 
+class Position:
+    """The point and the step of a rank, in a file that is mapped into memory: exact also of a rank that is killed.
+
+    Moving on writes some bytes of memory, so that every step can say so.
+    """
+
+    SIZE = 128
+
+    def __init__(self, folder: Path, rank: int):
+        with open(position_file(folder, rank), "w+b") as file:
+            file.truncate(self.SIZE)
+            self._memory = mmap.mmap(file.fileno(), self.SIZE)
+
+    def move(self, at: str, step: int | None) -> None:
+        text = f"{'' if step is None else step}\t{at}\n".encode()
+        self._memory[:] = text.ljust(self.SIZE)[: self.SIZE]
+
+
+def position_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank:04d}.position"
+
+
 def record_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank:04d}.json"
 
@@ -69,8 +92,11 @@ def write_record(record: Record, folder: Path) -> None:
 
 
 def read_records(folder: Path) -> dict[int, Record]:
-    """The records in `folder` by rank; what cannot be read is left out."""
-    return {record.rank: record for record in map(_read, folder.glob("rank-*.json")) if record is not None}
+    """The records in `folder` by rank, at their exact positions where known; what cannot be read is left out."""
+    found = {record.rank: record for record in map(_read, folder.glob("rank-*.json")) if record is not None}
+    for record in found.values():
+        _correct(record, position_file(folder, record.rank))
+    return found
 
 
 def newest(records: Iterable[Record]) -> dict[int, Record]:
@@ -88,6 +114,15 @@ def from_json(text: str) -> Record:
 
 def to_json(record: Record) -> str:
     return json.dumps(asdict(record))
+
+
+def _correct(record: Record, path: Path) -> None:
+    try:
+        step, tab, at = path.read_text(encoding="utf-8").partition("\n")[0].partition("\t")
+    except (OSError, ValueError):
+        return
+    if tab:
+        record.at, record.step = at, int(step) if step else None
 
 
 def _read(path: Path) -> Record | None:

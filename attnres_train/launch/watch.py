@@ -51,6 +51,8 @@ class Job:
         self._pumps = [threading.Thread(target=self._pump, args=pipe, daemon=True) for pipe in pipes]
         for pump in self._pumps:
             pump.start()
+        self._ended_here: set[int] = set()
+        """Ranks that were killed because another one had failed."""
         self._failed_at: float | None = None
         self._asked_at: float | None = None
 
@@ -91,7 +93,7 @@ class Job:
         late = self._failed_at is not None and now > self._failed_at + SECONDS_AFTER_FAILURE
         if late or (self._asked_at is not None and now > self._asked_at + SECONDS_AFTER_STOP):
             left = job_processes(self.job)
-            self._note_stopped(left)
+            self._note(left)
             send(left, signal.SIGKILL)
 
     def _has_failed(self) -> bool:
@@ -106,18 +108,23 @@ class Job:
                 return True
         return False
 
-    def _note_stopped(self, left: Collection[int]) -> None:
-        """Of ranks that stand still by a signal, say so before they are killed."""
+    def _note(self, left: Collection[int]) -> None:
+        """Which ranks are going to be killed: that is no cause. Of those that stand still by a signal, say so."""
         for rank, record in read_records(self.job).items():
-            if rank in self.local and record.pid in left and record.end is None and is_stopped(record.pid):
-                record.end, record.time = "killed", record.time
-                record.reason = "its process was stopped by a signal (SIGSTOP) and did not go on"
-                self._spread(record)
+            if rank in self.local and record.pid in left and record.end is None:
+                if is_stopped(record.pid):
+                    record.end = "killed"
+                    record.reason = "its process was stopped by a signal (SIGSTOP) and did not go on"
+                    self._spread(record)
+                else:
+                    self._ended_here.add(rank)
 
     def _records(self) -> dict[int, Record]:
         """What this node's ranks left, with those that left no word; and what is known of the others."""
         mine = read_records(self.job)
-        for record in silent_ends(mine, self.local, alive(r.pid for r in mine.values()), self.words, time.time()):
+        running = alive(record.pid for record in mine.values())
+        own_ends = [rank for rank in self.local if rank not in self._ended_here]
+        for record in silent_ends(mine, own_ends, running, self.words, time.time()):
             mine[record.rank] = record
             self._spread(record)
         folders = {shared_folder(record.log) for record in mine.values() if record.log}

@@ -25,7 +25,17 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from attnres_train.launch.process import PARENT, is_gone
-from attnres_train.launch.record import JOB, End, Record, from_json, read_records, shared_folder, to_json, write_record
+from attnres_train.launch.record import (
+    JOB,
+    End,
+    Position,
+    Record,
+    from_json,
+    read_records,
+    shared_folder,
+    to_json,
+    write_record,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -46,6 +56,7 @@ class Presence:
         self.limit_seconds = 600.0
         self._parent_is_gone = parent_is_gone
         self._folders = [Path(os.environ[JOB])] if JOB in os.environ else []
+        self._positions = [Position(folder, rank) for folder in self._folders]
         self._main = threading.main_thread().ident or 0
         self._moved = time.monotonic()
         self._store: Store | None = None
@@ -78,6 +89,8 @@ class Presence:
         self.record.at, self.record.stuck, self.record.waits = what, None, False
         self.record.step = self.record.step if step is None else step
         self.record.moves += 1
+        for position in self._positions:
+            position.move(what, self.record.step)
         self._moved = time.monotonic()
 
     def end(self, end: End, reason: str = "") -> None:
