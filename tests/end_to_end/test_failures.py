@@ -17,6 +17,13 @@ from tests.end_to_end.processes import read
 SECONDS = 30.0
 STEP = 3
 LAUNCHERS = ("torchrun", "deepspeed")
+ENDS = {
+    "raises": ("raise ValueError('no more data')", "ValueError: no more data"),
+    "killed": ("os.kill(os.getpid(), 9)", "killed by signal 9 (SIGKILL): most often memory"),
+    "leaves": ("os._exit(0)", "ended without a word"),
+    "exits with 0": ("sys.exit(0)", "ended with code 0 before the run was done"),
+}
+"""What rank 1 does, and what must be said of it."""
 
 # Python imports it when it starts: on rank 1 it puts `act` before the third step.
 SITE = """
@@ -74,26 +81,19 @@ def check_last_lines(script: Script, reason: str, run: Path) -> None:
     assert "Connection" not in told and "rank 0" not in told
 
 
-@pytest.mark.parametrize(
-    ("launcher", "action", "reason"),
-    [
-        ("torchrun", "raise ValueError('no more data')", "ValueError: no more data"),
-        ("torchrun", "os.kill(os.getpid(), 9)", "killed by signal 9 (SIGKILL): most often memory"),
-        ("torchrun", "os._exit(0)", "ended without a word"),
-        ("torchrun", "sys.exit(0)", "ended with code 0 before the run was done"),
-        ("deepspeed", "raise ValueError('no more data')", "ValueError: no more data"),
-        ("deepspeed", "os.kill(os.getpid(), 9)", "killed by signal 9 (SIGKILL): most often memory"),
-        ("deepspeed", "os._exit(0)", "ended without a word"),
-        ("deepspeed", "sys.exit(0)", "ended with code 0 before the run was done"),
-    ],
-    ids=[f"{launcher}, {what}" for launcher in LAUNCHERS for what in ("raises", "killed", "leaves", "exits with 0")],
-)
+CASES = [
+    pytest.param(
+        launcher, action, reason, id=f"{launcher}, {what}",
+        marks=[] if (launcher, what) == ("torchrun", "raises") else [pytest.mark.slow],
+    )
+    for launcher in LAUNCHERS
+    for what, (action, reason) in ENDS.items()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("launcher", "action", "reason"), CASES)
 def test_the_first_cause_is_told_last(
-    launcher: str,
-    action: str,
-    reason: str,
-    start: Callable[..., Script],
-    tmp_path: Path,
+    launcher: str, action: str, reason: str, start: Callable[..., Script], tmp_path: Path
 ) -> None:
     script = start(launcher, action)
     assert script.wait(SECONDS) == 1, script.text
