@@ -94,6 +94,7 @@ def test_a_stop_is_code_3_only_if_every_rank_says_so() -> None:
     assert judged(record(0, "stopped"), record(1, "killed"))[0] is ExitCode.FAILED
     assert judged(record(0, "stopped"), record(1, "killed"), asked=True)[0] is ExitCode.FAILED
     assert judged(code=-15, asked=True)[0] is ExitCode.STOPPED_ON_SIGNAL
+    assert judged(code=1)[0] is judged(record(0, "stopped", step=None))[0] is ExitCode.FAILED, "some said nothing"
     early = record(0, "stopped", step=None), record(1, "lost", step=None)
     assert judged(*early, asked=True)[0] is ExitCode.STOPPED_ON_SIGNAL
     assert judged(*early)[0] is ExitCode.FAILED
@@ -118,8 +119,10 @@ def test_who_is_missing_when_a_wait_ends() -> None:
     then = {1: point(1, 5, 7)}
     busy = missing_in_words(mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 9, 7, "loader.py:3 read")}, 3)
     assert busy == "missing: rank 2 on node-2, at step 4 (training), stack: loader.py:3 read"
-    behind = missing_in_words(mine, then | {2: point(2, 5, 6)}, waiting | {2: point(2, 9, 6, "disk.py:1 write")}, 3)
-    assert behind == "missing: rank 2 on node-2, at step 4 (training), stack: disk.py:1 write"
+    behind = missing_in_words(
+        mine, then | {2: point(2, 5, 6)}, waiting | {2: point(2, 9, 6, "disk.py:1 wait", True)}, 3
+    )
+    assert behind == "missing: rank 2 on node-2, at step 4 (training), stack: disk.py:1 wait"
     silent = missing_in_words(mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 5, 7)}, 3)
     assert "rank 2 on node-2" in silent and "does not answer" in silent and "rank 1" not in silent
     assert "rank 2, which never said" in missing_in_words(mine, then, waiting, 3)
