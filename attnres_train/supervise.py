@@ -112,6 +112,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pause", type=float, default=10, metavar="SECONDS", help="between launches (%(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="print what is launched and start nothing")
+    parser.add_argument("--where", action="store_true", help="print the run folder and start nothing")
     parser.add_argument("command", nargs="+", help="a launch script and its arguments, after --")
     options = parser.parse_args()
     try:
@@ -119,6 +120,9 @@ def main() -> int:
     except Refused as refusal:
         print(f"refused:\n{refusal}", file=sys.stderr)
         return ExitCode.REFUSED
+    if options.where:
+        print(folder)
+        return ExitCode.DONE
     if options.dry_run:
         print(f"run folder {folder}; until it is done: {' '.join(options.command)}")
         return ExitCode.DONE

@@ -88,8 +88,8 @@ def added_environment(
 ) -> dict[str, str]:
     """What the launcher is given beside `environment`; what is set there already stays."""
     wanted = {"OMP_NUM_THREADS": "1"}  # ranks that share cores spin at each other's barriers
-    if launch.nodes > 1 and interface is not None:
-        # gloo takes the interface of the host's own name, which is often 127.0.1.1
+    if launch.nodes > 1 and interface is not None and not launch.pdsh:
+        # gloo takes the interface of the host's own name, which is often 127.0.1.1; under pdsh names may differ
         wanted["GLOO_SOCKET_IFNAME"] = interface
     if launch.launcher == "deepspeed" and not has_gpu:
         wanted["DS_ACCELERATOR"] = "cpu"

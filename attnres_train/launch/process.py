@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterable
@@ -48,6 +49,13 @@ def is_gone(mark: str) -> bool:
         return False
     state, since = _stat(int(process))
     return since != began or state in "ZX"
+
+
+def output_is_closed(descriptor: int) -> bool:
+    """Whether nobody reads any more what is written to `descriptor`, a pipe or socket."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def is_stopped(process: int) -> bool:

@@ -17,6 +17,9 @@ from typing import Literal
 JOB = "ATTNRES_JOB"
 """The environment variable that names the job's folder; every process of a job carries it."""
 
+OUTPUT = "ATTNRES_END_WITH_OUTPUT"
+"""Set for ranks that were started over ssh, which know by their closed output that nobody holds them any more."""
+
 End = Literal["done", "stopped", "refused", "failed", "lost", "timeout", "killed"]
 """`done`: the last step. `stopped`: on a signal. `refused`: before training. `failed`: an error of its own. `lost`: a
 connection to another rank broke. `timeout`: another rank did not come. `killed`: without a word, found by others."""

@@ -38,7 +38,7 @@ from attnres_train.launch.names import (
     who_listens,
 )
 from attnres_train.launch.process import PARENT, end_with_parent, parent_mark
-from attnres_train.launch.record import JOB
+from attnres_train.launch.record import JOB, OUTPUT
 from attnres_train.launch.twice import refuse_double_launch
 from attnres_train.launch.watch import Job
 
@@ -120,14 +120,23 @@ def _launch(launch: Launch, hosts: Sequence[Host], join_seconds: float, folder: 
             first, total = sum(node.ranks for node in nodes[: launch.node_rank]), sum(node.ranks for node in nodes)
     local = range(total) if launch.pdsh else range(first, first + launch.ranks)
     environment = _environment(launch, folder, interface)
+    remote = None
     if launch.pdsh:
         _forward(environment, folder)
-    job = Job(command(launch), environment, folder, local, direct=launch.launcher == "deepspeed" and not launch.pdsh)
+        remote = _run_folder(launch) / "ranks"
+    direct = launch.launcher == "deepspeed" and not launch.pdsh
+    job = Job(command(launch), environment, folder, local, direct=direct, remote=remote)
     stop.job = job
     verdict = job.run()
     for line in verdict.lines:
         print(line, file=sys.stderr)
     return verdict.code
+
+
+def _run_folder(launch: Launch) -> Path:
+    """Where the ranks of other machines leave their records."""
+    words = [sys.executable, "-m", "attnres_train.supervise", "--where", "--", *launch.arguments]
+    return Path(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
 
 
 def _meet(launch: Launch, hosts: Sequence[Host], join_seconds: float) -> list[Node]:
@@ -165,7 +174,7 @@ def has_gpu() -> bool:
 
 def _forward(environment: dict[str, str], folder: Path) -> None:
     """Write the file by which DeepSpeed gives variables to the ranks of other nodes, with the user's own lines last."""
-    lines = forwarded(environment)
+    lines = [*forwarded(environment), f"{OUTPUT}=1"]
     for own in (Path.home() / ".deepspeed_env", Path(".deepspeed_env")):
         if own.is_file():
             lines += [line for line in own.read_text(encoding="utf-8").splitlines() if "=" in line]

@@ -35,9 +35,18 @@ class Job:
     """`command` as the launcher of the ranks `local`; `job` is the folder of their records."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], job: Path, local: Collection[int], *, direct: bool
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        job: Path,
+        local: Collection[int],
+        *,
+        direct: bool = False,
+        remote: Path | None = None,
     ):
-        self.job, self.local, self.direct = job, local, direct
+        self.job, self.local, self.remote = job, local, remote
+        """`remote`: ranks run on other machines, and their records are in this folder, which is shared."""
+        self.direct = direct
         """`direct`: a stop signal goes to the ranks, since this launcher kills them if they save for long."""
         self.began = time.time()
         self.asked = False
@@ -61,7 +70,7 @@ class Job:
         if self.asked:
             return
         self.asked, self._asked_at = True, time.monotonic()
-        ranks = {record.pid for record in read_records(self.job).values()}
+        ranks = {record.pid for record in self._read().values()}
         if self.direct and alive(ranks):
             send(ranks, signal.SIGTERM)
         else:
@@ -82,6 +91,17 @@ class Job:
             records = self._records()
         return judge(records, self.local, code, self.asked)
 
+    def _read(self) -> dict[int, Record]:
+        """The records of the ranks that this launcher has started."""
+        if self.remote is None:
+            return read_records(self.job)
+        there = read_records(self.remote)
+        return {rank: record for rank, record in there.items() if record.time > self.began - 5}
+
+    def _running(self, records: Mapping[int, Record]) -> set[int]:
+        processes = [record.pid for record in records.values()]
+        return alive(processes) if self.remote is None else set(processes)
+
     def _look(self) -> None:
         """Note a failure, and end what is left after the time that is due to it."""
         now = time.monotonic()
@@ -97,9 +117,9 @@ class Job:
             send(left, signal.SIGKILL)
 
     def _has_failed(self) -> bool:
-        records = read_records(self.job)
+        records = self._read()
         gone = set(records) & set(self.local)
-        running = alive(record.pid for record in records.values())
+        running = self._running(records)
         for rank in gone:
             record = records[rank]
             if record.end in ("failed", "lost", "timeout", "killed"):
@@ -121,8 +141,8 @@ class Job:
 
     def _records(self) -> dict[int, Record]:
         """What this node's ranks left, with those that left no word; and what is known of the others."""
-        mine = read_records(self.job)
-        running = alive(record.pid for record in mine.values())
+        mine = self._read()
+        running = set() if self.remote else self._running(mine)
         own_ends = [rank for rank in self.local if rank not in self._ended_here]
         for record in silent_ends(mine, own_ends, running, self.words, time.time()):
             mine[record.rank] = record

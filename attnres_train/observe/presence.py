@@ -24,9 +24,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
-from attnres_train.launch.process import PARENT, is_gone
+from attnres_train.launch.process import PARENT, is_gone, output_is_closed
 from attnres_train.launch.record import (
     JOB,
+    OUTPUT,
     End,
     Position,
     Record,
@@ -133,10 +134,10 @@ class Presence:
         return {record.rank: record for record in records}
 
     def _beat(self) -> None:
-        parent = os.environ.get(PARENT)
+        held = True
         while True:
-            if parent is not None and is_gone(parent):
-                parent = None
+            if held and self._nobody_holds_it():
+                held = False
                 self._parent_is_gone()
             patience = min(MOST_PATIENCE_SECONDS, self.limit_seconds / 2)
             if self.record.stuck is None and time.monotonic() > self._moved + patience:
@@ -144,6 +145,12 @@ class Presence:
             if self.record.end is None:
                 self._write()
             time.sleep(BEAT_SECONDS)
+
+    def _nobody_holds_it(self) -> bool:
+        """Whether what started this rank has ended."""
+        if PARENT in os.environ and is_gone(os.environ[PARENT]):
+            return True
+        return OUTPUT in os.environ and output_is_closed(sys.stdout.fileno())
 
     def _post(self) -> None:
         while self._store is not None:
