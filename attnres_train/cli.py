@@ -1,4 +1,4 @@
-"""The console command `attnres`: check and plan a configuration, look into a run; starts no rank."""
+"""The console command `attnres`: check and plan a configuration, look into a run or a machine; trains nothing."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from attnres_train.cli_doctor import add_doctor_commands, doctor_report, hostfile_report
 from attnres_train.cli_inspect import inspect, inspect_text
 from attnres_train.cli_verify import problems_of, verify, verify_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
@@ -25,6 +26,8 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres plan  configs/quickstart.toml --world 8    what does it amount to on 8 ranks?
   attnres inspect runs/quickstart                    how far is the run, which checkpoints has it?
   attnres verify runs/quickstart                     is every byte of its checkpoints as it was written?
+  attnres doctor configs/quickstart.toml             is this machine ready, and fast enough?
+  attnres hostfile hosts.txt                         are these the nodes?
 
 Training itself starts one process a rank:
 
@@ -86,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> None:
-    has_overrides = arguments[0] in ("check", "plan")
+    has_overrides = arguments[0] in ("check", "plan", "doctor")
     own, overrides = separate(arguments, _OWN_FLAGS) if has_overrides else (arguments, [])
     options = _parser().parse_args(own)
     if options.command == "inspect":
@@ -96,6 +99,10 @@ def _run(arguments: list[str]) -> None:
             _inspect(options.path, options.json)
     elif options.command == "verify":
         _verify(options.path, options.json)
+    elif options.command == "doctor":
+        _show(*doctor_report(options, overrides), options.json)
+    elif options.command == "hostfile":
+        _show(*hostfile_report(options.path), options.json)
     elif options.command == "check":
         _check(_load(options, overrides, "check"), options)
     else:
@@ -136,6 +143,13 @@ def _plan(loaded: Loaded, options: argparse.Namespace) -> None:
         _print_json(as_json(planned))
     else:
         print(plan_text(planned, str(options.config)))
+
+
+def _show(found: dict[str, object], text: str, json_wanted: bool) -> None:
+    if json_wanted:
+        _print_json(found)
+    else:
+        print(text)
 
 
 def _inspect(path: Path, json_wanted: bool) -> None:
@@ -191,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help=looks, formatter_class=_Raw, allow_abbrev=False)
     command.add_argument("path", metavar="RUN|CHECKPOINT", type=Path)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
+    add_doctor_commands(commands.add_parser, _ranks)
     return parser
 
 

@@ -2,98 +2,121 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from attnres_train.errors import ExitCode, Refused, refuse
+from attnres_train.launch.record import End, Record
+from attnres_train.launch.twice import refuse_lonely_rank
+from attnres_train.observe.presence import Presence
 from attnres_train.trainer.signals import StopRequest
 
 log = logging.getLogger(__name__)
 
-LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
-"""What gloo and NCCL say when the other end of a connection is gone."""
+LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "failed to recv",
+    "Connection was likely closed",
+)
+"""What gloo, NCCL and the store say when the other end of a connection is gone."""
+
+TIMED_OUT = ("Timed out", "timed out", "Timeout", "timeout")
+"""What they say when it does not answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the configuration says and return the exit code."""
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    stop = StopRequest(partial(_give_up, rank))
+    presence = Presence(rank, world_size, partial(os.kill, os.getpid(), signal.SIGTERM))
+    stop = StopRequest(partial(_give_up, rank, presence))
     stop.listen()
-    code = train(sys.argv[1:] if arguments is None else arguments, rank, world_size, stop)
-    _leave_code(code, rank)
-    return code
+    presence.begin()
+    return train(sys.argv[1:] if arguments is None else arguments, rank, world_size, stop, presence)
 
 
-def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopRequest) -> ExitCode:
+def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopRequest, presence: Presence) -> ExitCode:
     """Check, open, train. What can be refused is refused before any rank computes."""
     # Only now, when signals are answered: these take a while.
     from attnres_train.checkpoint.folder import candidates
     from attnres_train.config.load import load_checked
     from attnres_train.config.resolve import run_folder
     from attnres_train.corpora import open_corpora
-    from attnres_train.observe.console import start_logging
+    from attnres_train.observe.console import log_file, start_logging
 
-    folder: Path | None = None
     try:
+        refuse_lonely_rank(os.environ)
         path, overrides = _arguments(arguments)
         loaded = load_checked(path, overrides, world_size)
         corpora = open_corpora(loaded.config)
         folder = run_folder(loaded.config, path)
         candidates(loaded.config.checkpoint.resume, folder)  # refuses early; all ranks verify and choose later
         start_logging(folder, rank)
+        presence.enter(log_file(folder, rank), loaded.config.parallel.timeout_seconds)
         # Only now: importing torch and megatron-core takes seconds, and their warnings belong in the log.
         from attnres_train.trainer.run import run
 
-        return run(loaded, folder, corpora, stop)
+        code = run(loaded, folder, corpora, stop, presence)
+        presence.end("done" if code is ExitCode.DONE else "stopped")
+        return code
     except Refused as refusal:
+        presence.end("refused", str(refusal))
         if rank == 0:
             print(f"refused:\n{refusal}", file=sys.stderr)
         return ExitCode.REFUSED
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         log.exception("rank %d failed", rank)
-        print(_failure(error, rank, folder), file=sys.stderr)
+        presence.end(*_failure(error, presence))
+        print(_told(presence.record), file=sys.stderr)
         return ExitCode.FAILED
 
 
-def _leave_code(code: ExitCode, rank: int) -> None:
-    """Launchers turn every code but 0 into 1, so rank 0 also leaves its code for the launch scripts."""
-    if rank == 0:
-        _leave(str(int(code)))
-
-
-def _give_up(rank: int) -> None:
+def _give_up(rank: int, presence: Presence) -> None:
     """A stop signal before the first step: end at once, whatever the main thread waits for.
 
     Launchers end all ranks by this signal if one of them dies; it was a stop only if every rank says so.
     """
-    _leave(f"stopped rank {rank}")
+    presence.end("stopped", "before the first step")
     if rank == 0:
-        print("stopped on a signal before the first step: nothing was trained, nothing saved", flush=True)
+        with contextlib.suppress(OSError):
+            print("stopped on a signal before the first step: nothing was trained, nothing saved", flush=True)
     os._exit(ExitCode.STOPPED_ON_SIGNAL)
 
 
-def _leave(line: str) -> None:
-    """Add `line` to the file that the launch scripts name by the environment variable ATTNRES_EXIT_CODE_FILE."""
-    if "ATTNRES_EXIT_CODE_FILE" in os.environ:
-        with open(os.environ["ATTNRES_EXIT_CODE_FILE"], "a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+def _failure(error: BaseException, presence: Presence) -> tuple[End, str]:
+    """What kind of failure it is, and the reason in words.
 
-
-def _failure(error: Exception, rank: int, folder: Path | None) -> str:
-    """The failure in words. A connection that broke is the consequence of another rank's end, never the cause."""
+    A connection that broke, or a wait in vain, is the consequence of what another rank did.
+    """
+    text = f"{type(error).__name__}: {error}"
     if any(words in str(error) for words in LOST_PEER):
-        return f"rank {rank} ended because another rank did; the cause is in that rank's last lines or log"
-    from attnres_train.observe.console import log_file
+        return "lost", text
+    of_torch = isinstance(error, RuntimeError | TimeoutError)  # torch's errors of this kind are RuntimeErrors
+    if of_torch and any(words in str(error) for words in TIMED_OUT):
+        return "timeout", presence.missing()
+    if isinstance(error, SystemExit):
+        return "failed", f"ended with code {error.code} before the run was done"
+    return "failed", text
 
-    where = f"\n  log: {log_file(folder, rank)}" if folder else ""
-    return f"rank {rank} failed: {type(error).__name__}: {error}{where}"
+
+def _told(record: Record) -> str:
+    """The failure of this rank in a line or two."""
+    where = f"\n  log: {record.log}" if record.log else ""
+    if record.end == "lost":
+        return f"rank {record.rank} ended because another rank did; the cause is in that rank's last lines or log"
+    return f"rank {record.rank} failed: {record.reason}{where}"
 
 
 def _arguments(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+    if arguments and arguments[0].startswith(("--local_rank=", "--local-rank=")):
+        arguments = arguments[1:]  # DeepSpeed's launcher puts it there; LOCAL_RANK says the same
     if not arguments or arguments[0].startswith("-"):
         usage = "give CONFIG.toml [--section.key value ...]"
         raise refuse("command line", "the configuration file comes first", usage)

@@ -1,9 +1,13 @@
+# shellcheck shell=bash
 # Sourced by the scripts: makes the repository's .venv once and keeps it up to date.
 #
 #   ensure_environment [EXTRAS]     e.g. "test"; afterwards $PYTHON is the interpreter of .venv
+#
+# ATTNRES_VENV=/path names an environment that is complete, such as a container's: then nothing is made or installed.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PYTHON="$ROOT/.venv/bin/python"
+PYTHON="${ATTNRES_VENV:-$ROOT/.venv}/bin/python"
+if [ -n "${ATTNRES_VENV:-}" ]; then export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; fi
 
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }
@@ -24,6 +28,10 @@ find_python() {
 
 ensure_environment() {
     local extras=${1:-} stamp wanted python log
+    if [ -n "${ATTNRES_VENV:-}" ]; then
+        [ -x "$PYTHON" ] || refuse "ATTNRES_VENV is '$ATTNRES_VENV', but there is no $PYTHON"
+        return
+    fi
     stamp="$ROOT/.venv/installed-${extras:-base}"
     wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" | cksum)
     if [ -x "$PYTHON" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then

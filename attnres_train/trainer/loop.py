@@ -16,6 +16,7 @@ from attnres_train.data.ahead import StepLoader
 from attnres_train.data.corpus import ValidationData
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.presence import Presence
 from attnres_train.observe.recorder import Recorder
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -47,12 +48,14 @@ class Run:
     """Where to continue from; None starts at step 0."""
     flops_per_token: float
     stop: StopRequest
+    presence: Presence
 
 
 def train(run: Run) -> ExitCode:
     """Train to the last step, or to the step after a stop signal; either way the last state is saved."""
     steps = run.config.training.steps
     last_step = min(run.config.training.stop_after_steps or steps, steps)
+    run.presence.at("loading")
     state = resume(run.checkpoint, run.parts.engine, run.grid, run.identity, run.config.checkpoint.allow, run.folder)
     if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
         (run.folder / "config.toml").write_text(run.resolved, encoding="utf-8")
@@ -67,6 +70,7 @@ def train(run: Run) -> ExitCode:
     stopped = False
     run.stop.training_begins()
     while state.step < last_step and not stopped:
+        run.presence.at("training", state.step + 1)
         asked = run.stop.received is not None
         state, report, batches = train_step(run.parts, run.loader, run.config, state, asked, saves.standing)
         stopped = report.stop_requested and state.step < steps
@@ -77,11 +81,14 @@ def train(run: Run) -> ExitCode:
             saves.finish()
             raise RuntimeError(enough)
         if run.validation is not None and _due(state, run.config.training.eval_interval_steps, ended and not stopped):
+            run.presence.at("evaluation")
             started = time.perf_counter()
             loss = evaluate(run.parts, run.validation, run.config.training.micro_batch_size)
             recorder.evaluation(state, loss, time.perf_counter() - started)
         if _due(state, run.config.checkpoint.interval_steps, ended):
+            run.presence.at("saving")
             saves.start(state)
+    run.presence.at("finishing the last checkpoint")
     saves.finish()
     recorder.close()
     if stopped:

@@ -23,19 +23,25 @@ from attnres_train.errors import ExitCode, Problem, Refused, refuse
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
-from attnres_train.parallel.grid import Grid, build_grid, start_process_group, stop_process_group
+from attnres_train.observe.presence import Presence
+from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
 from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.loop import Run, train
+from attnres_train.trainer.preflight import join, limit_waits, preflight
 from attnres_train.trainer.signals import StopRequest
 
 log = logging.getLogger(CONSOLE)
 
 
-def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> ExitCode:
+def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, presence: Presence) -> ExitCode:
     """Train in `folder`, from the checkpoint that the configuration asks for."""
     config, training = loaded.config, loaded.config.training
-    start_process_group(config.parallel.timeout_seconds)
+    join(config.parallel.timeout_seconds, presence)
     grid = build_grid(config.parallel, training.seed)
+    limit_waits(config.parallel.timeout_seconds)
+    presence.at("preflight")
+    preflight(config_values(config, loaded.origins), folder, grid)
+    presence.at("choosing a checkpoint")
     _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
     backend = agreed_backend(config, grid)
     agree_on_data(corpora, grid)
@@ -46,6 +52,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
     batches = BatchLoader(
         corpora.train, training.global_batch_size, training.micro_batch_size, grid.data_rank, grid.data
     )
+    presence.at("building the model")
     with ReadAhead(batches, training.global_batch_size) as loader:
         outcome = train(
             Run(
@@ -60,6 +67,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest) -> Ex
                 checkpoint=checkpoint,
                 flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
                 stop=stop,
+                presence=presence,
             )
         )
     stop_process_group()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 
+from attnres_train.launch.process import end_with_parent, parent_has_ended
+
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-PR_SET_PDEATHSIG = 1
-"""prctl's request that the kernel signals this process when its parent ends (linux/prctl.h): a launcher that is
-killed would otherwise leave ranks that train on unseen."""
 
 
 class StopRequest:
@@ -26,17 +23,22 @@ class StopRequest:
     def __init__(self, give_up: Callable[[], None]) -> None:
         self.received: signal.Signals | None = None
         self._give_up: Callable[[], None] | None = give_up
+        self._parent = os.getppid()
 
     def listen(self) -> None:
-        """Take over the stop signals; from the main thread. The end of the launcher is one of them."""
+        """Take over the stop signals; from the main thread. The end of the launcher is one of them.
+
+        A launcher that has ended before this rank could ask to be told is one, too: it would train on unseen.
+        """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
         for number in STOP_SIGNALS:
             signal.signal(number, self._remember)
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+        end_with_parent()
+        if parent_has_ended(self._parent):
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def training_begins(self) -> None:
         """From now on a stop signal is answered after the step, by a save."""

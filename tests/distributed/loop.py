@@ -11,6 +11,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.data.loader import Batch
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.signals import StopRequest
@@ -58,6 +59,7 @@ def run_loop(config: RunConfig, folder: Path, stop: StopRequest | None = None) -
             checkpoint=choose_checkpoint(config.checkpoint.resume, folder, grid),
             flops_per_token=1.0,
             stop=stop or StopRequest(lambda: None),
+            presence=Presence(grid.rank, grid.world_size, lambda: None),
         )
     )
     return code, told

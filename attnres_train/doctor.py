@@ -1,0 +1,183 @@
+"""`attnres doctor`: what this machine is, and how fast its ranks talk, beside what a plan needs of a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attnres_train.config.load import Loaded
+from attnres_train.config.resolve import run_folder
+from attnres_train.errors import Problem, Refused
+from attnres_train.launch.facts import version_facts
+from attnres_train.launch.names import is_own, resolve
+from attnres_train.plan import plan
+from attnres_train.plan_text import table
+
+MIB = 1 << 20
+MOST_RANKS = 8
+"""Of the speed test; more on one machine's CPUs measure only the CPUs."""
+SPEED_SECONDS = 120
+_FP32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Measured between `ranks` of this machine."""
+
+    ranks: int
+    backend: str
+    all_reduce_mib_per_second: float
+    """Bytes of the tensor that every rank reduces, a second."""
+    send_mib_per_second: float
+    round_trip_seconds: float
+
+
+def doctor(loaded: Loaded | None, world_size: int | None) -> dict[str, Any]:
+    """Everything that is found, as `--json` prints it.
+
+    Raises Refused where something keeps a run from starting here.
+    """
+    world = world_size or (loaded.config.parallel.model_ranks if loaded else 2)
+    found: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "versions": version_facts() | {"pdsh": _tool("pdsh"), "ip": _tool("ip")},
+        "devices": _devices(),
+        "links": _links(),
+        "checks": _checks(loaded),
+    }
+    ranks = min(max(world, 2), _most_ranks(found["devices"]))
+    found["speeds"] = vars(measure(ranks)) if ranks > 1 else None
+    if loaded is not None:
+        found["needs"] = needs(loaded, world)
+    return found
+
+
+def measure(ranks: int) -> Speeds:
+    """Run the speed test on `ranks` processes of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | os.environ
+        words = [sys.executable, "-W", "ignore", "-m", "attnres_train.doctor_speed"]
+        processes = [
+            subprocess.Popen([*words, str(rank), str(ranks), f"{folder}/meet"], env=environment, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            for rank in range(ranks)
+        ]  # fmt: skip
+        try:
+            said = [process.communicate(timeout=SPEED_SECONDS) for process in processes]
+        except subprocess.TimeoutExpired:
+            what = f"{ranks} processes of this machine did not finish the speed test in {SPEED_SECONDS} s"
+            raise Refused(Problem("links", what, "is the machine overloaded, or the loopback closed?")) from None
+        finally:
+            for process in processes:
+                process.kill()
+        for rank, process in enumerate(processes):
+            if process.returncode != 0:
+                reason = (said[rank][1].strip().splitlines() or ["no words"])[-1]
+                raise Refused(Problem("links", f"rank {rank} of the speed test failed: {reason}", "mend that first"))
+        return Speeds(**json.loads(said[0][0]))
+
+
+def needs(loaded: Loaded, world: int) -> dict[str, float]:
+    """MiB that the busiest link of a rank carries each step, by the plan."""
+    planned = plan(loaded.config, world)
+    grid = planned.grid
+    per_rank = max(planned.parameters_per_rank)
+    sends = max((r.forward_bytes + r.backward_bytes for r in planned.wire.ranks), default=0) * planned.micro_batches
+    return {
+        "gradients_mib": per_rank * _FP32_BYTES / MIB if grid.data > 1 else 0.0,
+        "pipeline_mib": sends / MIB,
+    }
+
+
+def doctor_text(found: Mapping[str, Any]) -> str:
+    """`found` as a page."""
+    rows = [("host", str(found["host"]))]
+    rows += [("versions" if not i else "", f"{k} {v}") for i, (k, v) in enumerate(found["versions"].items())]
+    rows += [("devices" if not i else "", line) for i, line in enumerate(found["devices"]["lines"])]
+    rows += [("links" if not i else "", line) for i, line in enumerate(found["links"])]
+    rows += [("checks" if not i else "", line) for i, line in enumerate(found["checks"])]
+    if speeds := found["speeds"]:
+        where, reduce = f"{speeds['ranks']} ranks here, {speeds['backend']}", speeds["all_reduce_mib_per_second"]
+        send, micros = speeds["send_mib_per_second"], speeds["round_trip_seconds"] * 1e6
+        rows.append(("speed", f"{where}: all-reduce {reduce:,.0f} MiB/s"))
+        rows.append(("", f"send and receive {send:,.0f} MiB/s, there and back {micros:,.0f} us"))
+    else:
+        rows.append(("speed", "not measured: one device here"))
+    for kind, key in (("all-reduce", "gradients_mib"), ("send", "pipeline_mib")) if "needs" in found else ():
+        rows.append(("a step needs" if kind == "all-reduce" else "", _need(kind, found["needs"][key], speeds)))
+    return "\n".join(table(rows))
+
+
+def _need(kind: str, mib: float, speeds: Mapping[str, float] | None) -> str:
+    what = {"all-reduce": "gradients over the data-parallel ranks", "send": "depth history between stages"}[kind]
+    speed = speeds[{"all-reduce": "all_reduce_mib_per_second", "send": "send_mib_per_second"}[kind]] if speeds else 0
+    seconds = f", {mib / speed:.3f} s at this speed" if speed and mib else ""
+    return f"{kind} {mib:,.1f} MiB a rank ({what}){seconds}"
+
+
+def _devices() -> dict[str, Any]:
+    import torch
+
+    gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    cores = len(os.sched_getaffinity(0))
+    lines = [f"GPU {i}: {gpu.name}, {gpu.total_memory / (1 << 30):.0f} GiB" for i, gpu in enumerate(gpus)]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    lines.append(f"{cores} CPU cores for this process, {memory:.0f} GiB of memory; load {os.getloadavg()[0]:.1f}")
+    return {"gpus": len(gpus), "cores": cores, "lines": lines}
+
+
+def _most_ranks(devices: Mapping[str, Any]) -> int:
+    return min(MOST_RANKS, devices["gpus"] or max(2, devices["cores"]))
+
+
+def _links() -> list[str]:
+    """Network interfaces that are up, with their rate where the driver says it."""
+    lines = []
+    for path in sorted(Path("/sys/class/net").glob("*")):
+        if _word(path / "operstate") in ("up", "unknown"):
+            rate = _word(path / "speed")
+            known = rate.isdecimal() and int(rate) > 0
+            lines.append(f"{path.name}: {f'{rate} Mbit/s' if known else 'rate unknown'}, MTU {_word(path / 'mtu')}")
+    lines += [f"InfiniBand: {path.name}" for path in sorted(Path("/sys/class/infiniband").glob("*"))]
+    return lines or ["no network interface is up"]
+
+
+def _checks(loaded: Loaded | None) -> list[str]:
+    """What a launch asks of the machine: name, clock, disk."""
+    try:
+        address = resolve(socket.gethostname())
+        warn = " (a loopback address: with several nodes set GLOO_SOCKET_IFNAME)" if address.startswith("127.") else ""
+        lines = [f"own name resolves to {address}{warn}{'' if is_own(address) else ', which is not this machine'}"]
+    except Refused:
+        lines = ["own name does not resolve: the launch scripts set GLOO_SOCKET_IFNAME for this"]
+    lines.append(f"clock: {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}")
+    folder = run_folder(loaded.config, loaded.path) if loaded else Path.cwd()
+    while not folder.exists():
+        folder = folder.parent
+    lines.append(f"disk: {shutil.disk_usage(folder).free / (1 << 30):,.1f} GiB free at {folder}")
+    return lines
+
+
+def _tool(name: str) -> str:
+    return shutil.which(name) or "not installed"
+
+
+def _word(path: Path) -> str:
+    return _quiet(lambda: path.read_text(encoding="utf-8").strip())
+
+
+def _quiet(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except OSError:
+        return ""

@@ -1,0 +1,105 @@
+"""The exact command of either launcher, and the environment it is given. Pure, so that a dry run tells the truth.
+
+`--hostfile` with one script on each node, or one script for all by pdsh; in the end every rank runs the same entry,
+`-m attnres_train.train`. Nothing is restarted in place: of agents that restart, one is always out of step
+(supervise.sh relaunches the whole run instead).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from attnres_train.launch.names import Master
+
+ENTRY = "attnres_train.train"
+SHUTDOWN_SECONDS = 600
+"""How long ranks that were asked to stop may save; torchrun's own patience is 30 s."""
+STORE_SECONDS = 120
+"""How long torchrun's agents wait for each other once the nodes have met."""
+STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+FORWARDED = ("ATTNRES_", "CUDA_", "DS_", "GLOO_", "MASTER_", "NCCL_", "OMP_", "PYTHON", "TORCH", "TRITON_")
+"""Variables that start so go from the script to the ranks of other nodes under pdsh; the user's .deepspeed_env adds
+others. Under every other launch the ranks inherit the environment of the script on their node."""
+NOT_FORWARDED = ("ATTNRES_JOB", "ATTNRES_PARENT")
+"""They mean processes and folders of one machine."""
+
+Launcher = Literal["torchrun", "deepspeed"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch as seen from one node."""
+
+    launcher: Launcher
+    ranks: int
+    """Of this node."""
+    nodes: int
+    node_rank: int
+    master: Master | None
+    """None: this machine alone, which finds a free port by itself."""
+    hostfile: str | None
+    pdsh: bool
+    """One script starts the ranks of all nodes."""
+    arguments: Sequence[str]
+    """The configuration and its overrides."""
+
+
+def command(launch: Launch) -> list[str]:
+    """What is run on this node."""
+    if launch.launcher == "torchrun":
+        return _torchrun(launch)
+    return _deepspeed(launch)
+
+
+def _torchrun(launch: Launch) -> list[str]:
+    words = [sys.executable, "-m", "torch.distributed.run"]
+    if launch.master is None:
+        words += ["--standalone", "--nproc-per-node", str(launch.ranks)]
+    else:
+        words += ["--nnodes", str(launch.nodes), "--node-rank", str(launch.node_rank)]
+        words += ["--nproc-per-node", str(launch.ranks)]
+        words += ["--master-addr", launch.master.host, "--master-port", str(launch.master.port)]
+        words += ["--rdzv-conf", f"timeout={STORE_SECONDS}"]
+    words += ["--max-restarts", "0", "--shutdown-timeout", str(SHUTDOWN_SECONDS)]
+    return [*words, "--signals-to-handle", STOP_SIGNALS, "-m", ENTRY, *launch.arguments]
+
+
+def _deepspeed(launch: Launch) -> list[str]:
+    words = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "warning"]
+    if launch.hostfile is None:
+        # DeepSpeed takes /job/hostfile without being asked, and no file for this machine alone.
+        words += ["--hostfile", "/dev/null", "--num_gpus", str(launch.ranks)]
+    else:
+        words += ["--hostfile", launch.hostfile]
+    if launch.pdsh:
+        words += ["--launcher", "pdsh"]
+    elif launch.hostfile is not None:
+        words += ["--no_ssh", "--node_rank", str(launch.node_rank)]
+    if launch.master is not None:
+        words += ["--master_addr", launch.master.host, "--master_port", str(launch.master.port)]
+    return [*words, "--module", ENTRY, *launch.arguments]
+
+
+def added_environment(
+    launch: Launch, environment: Mapping[str, str], has_gpu: bool, interface: str | None
+) -> dict[str, str]:
+    """What the launcher is given beside `environment`; what is set there already stays."""
+    wanted = {"OMP_NUM_THREADS": "1"}  # ranks that share cores spin at each other's barriers
+    if launch.nodes > 1 and interface is not None and not launch.pdsh:
+        # gloo takes the interface of the host's own name, which is often 127.0.1.1; under pdsh names may differ
+        wanted["GLOO_SOCKET_IFNAME"] = interface
+    if launch.launcher == "deepspeed" and not has_gpu:
+        wanted["DS_ACCELERATOR"] = "cpu"
+    return {name: value for name, value in wanted.items() if name not in environment}
+
+
+def forwarded(environment: Mapping[str, str]) -> list[str]:
+    """The lines of the .deepspeed_env that pdsh's ranks get."""
+    return [
+        f"{name}={value}"
+        for name, value in sorted(environment.items())
+        if name.startswith(FORWARDED) and name not in NOT_FORWARDED and "\n" not in value
+    ]

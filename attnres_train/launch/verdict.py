@@ -1,0 +1,160 @@
+"""Which of several endings is the cause. Pure: records in, words and an exit code out.
+
+A lost connection or a wait in vain is what other ranks see of a failure, so it is the cause only where nobody
+has an error of his own, and then what is told is who was missing.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from attnres_train.errors import ExitCode
+from attnres_train.launch.record import End, Record
+
+ORDER: tuple[End, ...] = ("failed", "killed", "timeout", "lost")
+"""Endings that make a run fail, the likeliest cause first; `failed` and `killed` are equals, the earlier counts."""
+
+_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
+_CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)\s*$")
+_TORCHRUN = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
+_DEEPSPEED = re.compile(r"exits with return code = (-\d+)")
+
+
+class Verdict(NamedTuple):
+    code: ExitCode
+    lines: list[str]
+    """What is said last; the cause comes first. Empty where nothing needs to be said."""
+
+
+@dataclass
+class LauncherWords:
+    """What the launcher said of the ends of its ranks."""
+
+    by_pid: dict[int, int]
+    by_rank: dict[int, int]
+    any_signal: int | None = None
+    _rank: int | None = None
+
+    @classmethod
+    def none(cls) -> LauncherWords:
+        return cls({}, {})
+
+    def hear(self, line: str) -> None:
+        if found := _RANK.match(line):
+            self._rank = int(found[1])
+        elif found := _CODE.match(line) or _TORCHRUN.search(line):
+            self.by_pid[int(found[2])] = int(found[1])
+            if self._rank is not None:
+                self.by_rank[self._rank] = int(found[1])
+            self._rank = None
+        elif found := _DEEPSPEED.search(line):
+            self.any_signal = int(found[1])
+
+    def of(self, rank: int, pid: int | None) -> int | None:
+        """The exit code of a rank, negative for a signal; None if the launcher did not say."""
+        if pid is not None and pid in self.by_pid:
+            return self.by_pid[pid]
+        return self.by_rank.get(rank, self.any_signal)
+
+
+def killed_in_words(code: int | None) -> str:
+    """How a rank ended that left no word."""
+    if code is None:
+        return "ended without a word, as a process does that is killed by signal 9 (most often memory)"
+    if code >= 0:
+        return f"ended with code {code} before the run was done"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = "unknown"
+    memory = ": most often memory, see `dmesg` or the container's limit" if -code == signal.SIGKILL else ""
+    return f"killed by signal {-code} ({name}){memory}"
+
+
+def silent_ends(
+    records: Mapping[int, Record], local: Collection[int], alive: Collection[int], words: LauncherWords, now: float
+) -> list[Record]:
+    """Records for the `local` ranks that ended without a word. `alive` are the processes there are.
+
+    A rank whose record is missing died before it could write one.
+    """
+    found = []
+    for rank in local:
+        record = records.get(rank)
+        if record is None:
+            if (code := words.of(rank, None)) is not None:
+                found.append(Record(rank, "this host", 0, now, now, end="killed", reason=killed_in_words(code)))
+        elif record.end is None and record.pid not in alive:
+            record.end, record.reason = "killed", killed_in_words(words.of(rank, record.pid))
+            found.append(record)
+    return found
+
+
+def first_cause(records: Collection[Record]) -> Record | None:
+    """The record that tells why the run failed; None if none does."""
+    own = [record for record in records if record.end in ("failed", "killed")]
+    others = [record for end in ORDER[2:] for record in sorted(records, key=_time) if record.end == end]
+    return min(own, key=_time) if own else next(iter(others), None)
+
+
+def judge(records: Mapping[int, Record], local: Collection[int], launcher_code: int, asked: bool) -> Verdict:
+    """Exit code and last lines of a launch whose ranks left `records`.
+
+    `local` are the ranks of this node; `asked`: a stop signal came to the script.
+    """
+    mine = [records[rank] for rank in local if rank in records]
+    ends = [record.end for record in mine]
+    everybody = list(records.values())
+    if launcher_code == 0 and len(mine) == len(local) and set(ends) == {"done"}:
+        return Verdict(ExitCode.DONE, [])
+    refused = [record for record in everybody if record.end == "refused"]
+    cause = first_cause(everybody)
+    if refused and (cause is None or cause.end == "lost"):
+        told = [] if any(record.rank == 0 for record in mine) else [f"refused:\n{refused[0].reason}"]
+        return Verdict(ExitCode.REFUSED, [*told, "refused; nothing was trained (exit code 2)"])
+    begun = any(record.step is not None for record in mine)
+    harmless = {"stopped", "lost", None} if asked and not begun else {"stopped"}
+    all_stopped = len(mine) == len(local) and bool(mine) and set(ends) <= {"stopped"}
+    if all_stopped or (asked and not begun and set(ends) <= harmless):
+        return Verdict(ExitCode.STOPPED_ON_SIGNAL, ["stopped on a signal (exit code 3)"])
+    return Verdict(ExitCode.FAILED, _failure(cause, records, local, launcher_code))
+
+
+def _failure(cause: Record | None, records: Mapping[int, Record], local: Collection[int], code: int) -> list[str]:
+    lines = ["", "the run failed (exit code 1)"]
+    if cause is None:
+        missing = [rank for rank in local if rank not in records]
+        if missing:
+            who = ", ".join(map(str, missing))
+            return [*lines, f"  cause: rank {who} never began (launcher's exit code {code}); its output is above"]
+        if code < 0:
+            return [*lines, f"  cause: the launcher itself was {killed_in_words(code)}"]
+        return [*lines, f"  cause: the launcher ended with code {code} and no rank says why; its output is above"]
+    if cause.end == "lost":
+        return [*lines, *_lost(cause, records, local)]
+    lines.append(f"  cause: {cause.place()}: {cause.reason}")
+    if cause.stuck:
+        lines.append(f"  stack: {cause.stuck}")
+    if cause.log:
+        lines.append(f"  log:   {cause.log}")
+    return lines
+
+
+def _lost(cause: Record, records: Mapping[int, Record], local: Collection[int]) -> list[str]:
+    """Nobody here has an error of his own: it happened on another node."""
+    silent = [record for rank, record in sorted(records.items()) if rank not in local and record.end is None]
+    if silent:
+        hosts = ", ".join(sorted({record.host for record in silent}))
+        last = "; ".join(f"{record.place()}" for record in silent[:8])
+        return [f"  cause: a rank of another node ({hosts}) ended without a word; last seen: {last}",
+                "         the machine may be gone, or its launcher's last lines say more"]  # fmt: skip
+    return [f"  cause: on another node, whose launcher's last lines name it; seen from here: {cause.place()}",
+            *([f"  log:   {cause.log}"] if cause.log else [])]  # fmt: skip
+
+
+def _time(record: Record) -> float:
+    return record.time

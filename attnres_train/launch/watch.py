@@ -1,0 +1,175 @@
+"""The launcher of a job and its ranks, from the start to the end of the last process.
+
+Launchers wait long or for ever for ranks that do not answer, die without their ranks, and take a rank that ends
+early with code 0 for done. So the job is watched here: once a rank has failed, or the launcher is gone, the rest has
+seconds; when the script is asked to stop, ranks have minutes to save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from attnres_train.launch.process import alive, end_with_parent, is_stopped, job_processes, send
+from attnres_train.launch.record import Record, newest, read_records, shared_folder, write_record
+from attnres_train.launch.verdict import LauncherWords, Verdict, first_cause, judge, silent_ends
+
+POLL_SECONDS = 0.1
+SECONDS_AFTER_FAILURE = 15.0
+"""From a rank's failure, or the launcher's end, to SIGKILL for what is left."""
+SECONDS_AFTER_STOP = 630.0
+"""From a stop signal to SIGKILL: the launcher's own patience with ranks that save, and a little."""
+SECONDS_FOR_OTHER_NODES = 5.0
+"""How long the word of another node is waited for that may know the cause."""
+
+
+class Job:
+    """`command` as the launcher of the ranks `local`; `job` is the folder of their records."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        job: Path,
+        local: Collection[int],
+        *,
+        direct: bool = False,
+        remote: Path | None = None,
+    ):
+        self.job, self.local, self.remote = job, local, remote
+        """`remote`: ranks run on other machines, and their records are in this folder, which is shared."""
+        self.direct = direct
+        """`direct`: a stop signal goes to the ranks, since this launcher kills them if they save for long."""
+        self.began = time.time()
+        self.asked = False
+        self.words = LauncherWords.none()
+        self.launcher = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+            preexec_fn=end_with_parent,
+        )  # fmt: skip
+        assert self.launcher.stdout is not None and self.launcher.stderr is not None
+        pipes = ((self.launcher.stdout, sys.stdout), (self.launcher.stderr, sys.stderr))
+        self._pumps = [threading.Thread(target=self._pump, args=pipe, daemon=True) for pipe in pipes]
+        for pump in self._pumps:
+            pump.start()
+        self._ended_here: set[int] = set()
+        """Ranks that were killed because another one had failed."""
+        self._failed_at: float | None = None
+        self._asked_at: float | None = None
+
+    def stop(self) -> None:
+        """Ask the ranks to save and end; once."""
+        if self.asked:
+            return
+        self.asked, self._asked_at = True, time.monotonic()
+        ranks = {record.pid for record in self._read().values()}
+        if self.direct and alive(ranks):
+            send(ranks, signal.SIGTERM)
+        else:
+            send([self.launcher.pid], signal.SIGTERM)
+
+    def run(self) -> Verdict:
+        """Wait for the end of every process, or bring it about; then judge."""
+        while self.launcher.poll() is None or job_processes(self.job):
+            self._look()
+            time.sleep(POLL_SECONDS)
+        for pump in self._pumps:
+            pump.join(timeout=2)
+        records = self._records()
+        code = self.launcher.returncode
+        deadline = time.monotonic() + SECONDS_FOR_OTHER_NODES
+        while _waits_for_others(records, self.local, code) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            records = self._records()
+        return judge(records, self.local, code, self.asked)
+
+    def _read(self) -> dict[int, Record]:
+        """The records of the ranks that this launcher has started."""
+        if self.remote is None:
+            return read_records(self.job)
+        there = read_records(self.remote)
+        return {rank: record for rank, record in there.items() if record.time > self.began - 5}
+
+    def _running(self, records: Mapping[int, Record]) -> set[int]:
+        processes = [record.pid for record in records.values()]
+        return alive(processes) if self.remote is None else set(processes)
+
+    def _look(self) -> None:
+        """Note a failure, and end what is left after the time that is due to it."""
+        now = time.monotonic()
+        if self._failed_at is None and self._has_failed():
+            self._failed_at = now
+        if self.launcher.poll() is not None and self._failed_at is None and not self.asked:
+            self._failed_at = now
+            send(job_processes(self.job), signal.SIGTERM)
+        late = self._failed_at is not None and now > self._failed_at + SECONDS_AFTER_FAILURE
+        if late or (self._asked_at is not None and now > self._asked_at + SECONDS_AFTER_STOP):
+            left = job_processes(self.job)
+            self._note(left)
+            send(left, signal.SIGKILL)
+
+    def _has_failed(self) -> bool:
+        records = self._read()
+        gone = set(records) & set(self.local)
+        running = self._running(records)
+        for rank in gone:
+            record = records[rank]
+            if record.end in ("failed", "lost", "timeout", "killed"):
+                return True
+            if record.end is None and record.pid not in running:
+                return True
+        return False
+
+    def _note(self, left: Collection[int]) -> None:
+        """Which ranks are going to be killed: that is no cause. Of those that stand still by a signal, say so."""
+        for rank, record in read_records(self.job).items():
+            if rank in self.local and record.pid in left and record.end is None:
+                if is_stopped(record.pid):
+                    record.end = "killed"
+                    record.reason = "its process was stopped by a signal (SIGSTOP) and did not go on"
+                    self._spread(record)
+                else:
+                    self._ended_here.add(rank)
+
+    def _records(self) -> dict[int, Record]:
+        """What this node's ranks left, with those that left no word; and what is known of the others."""
+        mine = self._read()
+        running = set() if self.remote else self._running(mine)
+        own_ends = [rank for rank in self.local if rank not in self._ended_here]
+        for record in silent_ends(mine, own_ends, running, self.words, time.time()):
+            mine[record.rank] = record
+            self._spread(record)
+        folders = {shared_folder(record.log) for record in mine.values() if record.log}
+        theirs = [r for folder in folders for r in read_records(folder).values() if r.time > self.began - 5]
+        return newest([*theirs]) | mine
+
+    def _spread(self, record: Record) -> None:
+        """Write what was found out about a rank where the other nodes may see it."""
+        for folder in {self.job, *([shared_folder(record.log)] if record.log else [])}:
+            write_record(record, folder)
+
+    def _pump(self, source: IO[bytes], sink: IO[str]) -> None:
+        """Pass on what the launcher and the ranks say, and listen."""
+        rest = b""
+        while piece := os.read(source.fileno(), 65536):
+            with contextlib.suppress(OSError, ValueError):
+                os.write(sink.fileno(), piece)
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self.words.hear(line.decode(errors="replace"))
+
+
+def _waits_for_others(records: Mapping[int, Record], local: Collection[int], launcher_code: int) -> bool:
+    """Whether this node failed by another's failure that nobody has told of yet."""
+    cause = first_cause(list(records.values()))
+    if launcher_code == 0 or cause is None:
+        return False
+    return cause.end == "lost" or (cause.end == "timeout" and cause.rank in local)

@@ -1,0 +1,132 @@
+"""Which of several endings is told as the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnres_train.errors import ExitCode
+from attnres_train.launch.record import End, Record, newest
+from attnres_train.launch.verdict import LauncherWords, judge, killed_in_words, silent_ends
+from attnres_train.observe.presence import missing_in_words
+
+
+def record(rank: int, end: End | None = None, time: float = 0.0, reason: str = "why", step: int | None = 3) -> Record:
+    host = f"node-{rank // 2}"
+    return Record(
+        rank, host, 100 + rank, 0.0, time, "training", step, rank, end, reason, f"run/logs/rank-{rank:04d}.log"
+    )
+
+
+def judged(*records: Record, local: range = range(2), code: int = 1, asked: bool = False) -> tuple[ExitCode, str]:
+    verdict = judge({r.rank: r for r in records}, local, code, asked)
+    return verdict.code, "\n".join(verdict.lines)
+
+
+def test_all_done_is_done_and_says_nothing() -> None:
+    assert judged(record(0, "done"), record(1, "done"), code=0) == (ExitCode.DONE, "")
+
+
+@pytest.mark.parametrize("other", ["lost", "timeout", "stopped"])
+def test_the_rank_with_an_error_of_its_own_is_the_cause_however_late(other: End) -> None:
+    code, told = judged(record(0, other, time=1.0), record(1, "failed", time=9.0, reason="ValueError: no"))
+    assert code is ExitCode.FAILED
+    assert "cause: rank 1 on node-0, at step 3 (training): ValueError: no" in told
+    assert told.endswith("log:   run/logs/rank-0001.log") and "rank 0" not in told
+
+
+def test_of_two_errors_the_earlier_counts_also_from_another_node() -> None:
+    _, told = judged(record(0, "failed", 5.0), record(1, "lost", 1.0), record(3, "killed", 4.0, "killed by signal 9"))
+    assert "cause: rank 3 on node-1" in told and "killed by signal 9" in told
+
+
+def test_a_lost_connection_is_never_shown_and_the_silent_node_is() -> None:
+    code, told = judged(record(0, "lost", reason="Connection closed by peer"), record(1, "lost"), record(2), record(3))
+    assert code is ExitCode.FAILED and "Connection" not in told
+    assert "another node (node-1) ended without a word" in told and "rank 2 on node-1, at step 3" in told
+    _, alone = judged(record(0, "lost", reason="Connection closed by peer"), record(1, "stopped"))
+    assert "Connection" not in alone and "another node, whose launcher's last lines name it" in alone
+
+
+def test_a_rank_that_ends_early_with_code_0_is_a_failure() -> None:
+    """The launcher takes it for done; the rank wrote no end."""
+    gone = {0: record(0, "done"), 1: record(1)}
+    (found,) = silent_ends(gone, range(2), alive=(), words=LauncherWords.none(), now=1.0)
+    assert found.rank == 1
+    code, told = judged(*gone.values(), code=0)
+    assert code is ExitCode.FAILED and "cause: rank 1" in told and "ended without a word" in told
+    code, told = judged(record(0, "done"), code=0)
+    assert code is ExitCode.FAILED and "rank 1 never began" in told
+
+
+def test_what_the_launchers_say_of_a_killed_rank_is_heard() -> None:
+    words = LauncherWords.none()
+    for line in (
+        "E1130 api.py:1025] failed (exitcode: -11) local_rank: 0 (pid: 100) of binary: /usr/bin/python",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 777)",
+    ):
+        words.hear(line)
+    assert (words.of(0, 100), words.of(1, None), words.of(2, 102)) == (-11, -9, None)
+    words.hear("[ERROR] [launch.py:1:sigkill_handler] ['python'] exits with return code = -9")
+    assert words.of(2, 102) == -9
+    ends = silent_ends({0: record(0)}, range(2), (), words, now=2.0)
+    assert [(r.rank, r.end) for r in ends] == [(0, "killed"), (1, "killed")]
+    assert "signal 11 (SIGSEGV)" in ends[0].reason and "memory" not in ends[0].reason
+    assert "signal 9 (SIGKILL): most often memory" in ends[1].reason
+    assert "code 0 before" in killed_in_words(0) and "without a word" in killed_in_words(None)
+
+
+def test_ranks_that_are_alive_or_said_how_they_ended_are_not_silent() -> None:
+    assert silent_ends({0: record(0), 1: record(1, "done")}, range(2), {100}, LauncherWords.none(), 1.0) == []
+
+
+def test_a_refusal_is_code_2_and_its_words_come_from_rank_0_alone() -> None:
+    assert judged(record(0, "refused", step=None), record(1, "refused", step=None)) == (
+        ExitCode.REFUSED, "refused; nothing was trained (exit code 2)",
+    )  # fmt: skip
+    _, told = judged(record(2, "refused", reason="the reason"), record(3, "lost"), local=range(2, 4))
+    assert told.startswith("refused:\nthe reason")
+    assert judged(record(0, "refused"), record(1, "failed"))[0] is ExitCode.FAILED
+
+
+def test_a_stop_is_code_3_only_if_every_rank_says_so() -> None:
+    assert judged(record(0, "stopped"), record(1, "stopped"))[0] is ExitCode.STOPPED_ON_SIGNAL
+    assert judged(record(0, "stopped"), record(1, "killed"))[0] is ExitCode.FAILED
+    assert judged(record(0, "stopped"), record(1, "killed"), asked=True)[0] is ExitCode.FAILED
+    assert judged(code=-15, asked=True)[0] is ExitCode.STOPPED_ON_SIGNAL
+    assert judged(code=1)[0] is judged(record(0, "stopped", step=None))[0] is ExitCode.FAILED, "some said nothing"
+    early = record(0, "stopped", step=None), record(1, "lost", step=None)
+    assert judged(*early, asked=True)[0] is ExitCode.STOPPED_ON_SIGNAL
+    assert judged(*early)[0] is ExitCode.FAILED
+
+
+def test_a_killed_launcher_is_named() -> None:
+    code, told = judged(record(0, "done"), record(1, "stopped"), code=-9)
+    assert code is ExitCode.FAILED and "the launcher itself was killed by signal 9 (SIGKILL)" in told
+
+
+def test_the_newest_record_of_a_rank_counts() -> None:
+    assert newest([record(0, "failed", 2.0), record(0, None, 1.0)])[0].end == "failed"
+
+
+def point(rank: int, time: float, moves: int, stuck: str | None = None, waits: bool = False) -> Record:
+    return Record(rank, f"node-{rank}", 1, 0.0, time, "training", 4, moves, stuck=stuck, waits=waits)
+
+
+def test_who_is_missing_when_a_wait_ends() -> None:
+    mine = point(0, 9, 7)
+    waiting = {1: point(1, 9, 7, "torch all_reduce", waits=True)}
+    then = {1: point(1, 5, 7)}
+    busy = missing_in_words(mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 9, 7, "loader.py:3 read")}, 3)
+    assert busy == "missing: rank 2 on node-2, at step 4 (training), stack: loader.py:3 read"
+    behind = missing_in_words(
+        mine, then | {2: point(2, 5, 6)}, waiting | {2: point(2, 9, 6, "disk.py:1 wait", True)}, 3
+    )
+    assert behind == "missing: rank 2 on node-2, at step 4 (training), stack: disk.py:1 wait"
+    silent = missing_in_words(mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 5, 7)}, 3)
+    assert "rank 2 on node-2" in silent and "does not answer" in silent and "rank 1" not in silent
+    assert "rank 2, which never said" in missing_in_words(mine, then, waiting, 3)
+    ended = point(2, 9, 7)
+    ended.end, ended.reason = "failed", "KeyError: 1"
+    assert "ended (failed: KeyError: 1)" in missing_in_words(mine, then, waiting | {2: ended}, 3)
+    assert "every rank answers" in missing_in_words(mine, then, waiting, 2)

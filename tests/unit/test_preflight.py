@@ -1,0 +1,95 @@
+"""What ranks compare before they compute, and when a failed run is launched again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnres_train.launch.commands import forwarded
+from attnres_train.launch.process import PARENT, parent_has_ended, parent_mark
+from attnres_train.supervise import Attempt, folder_of, why_not_again
+from attnres_train.trainer.preflight import Standing, disagreements, notes
+from tests.unit.config_files import SMALL, write
+
+SOUND = Standing(
+    "node-0", {"torch": "2.13.0", "attnres_train's code": "abc"}, {"optimizer.beta2": 0.95}, 100.0, 1 << 40, True
+)
+OTHER = replace(SOUND, host="node-1")
+
+
+def told(*everybody: Standing) -> str:
+    return "\n".join(map(str, disagreements(everybody, Path("/runs/my"))))
+
+
+def test_equal_ranks_have_nothing_to_say() -> None:
+    assert told(SOUND, OTHER) == "" and notes([SOUND, OTHER]) == []
+
+
+def test_each_difference_is_named_with_both_values_and_ranks() -> None:
+    odd = replace(OTHER, facts=SOUND.facts | {"torch": "2.12.0"}, settings={"optimizer.beta2": 0.9})
+    text = told(SOUND, SOUND, odd, odd)
+    assert "torch: '2.13.0' on rank 0 (node-0), '2.12.0' on rank 2 (node-1)" in text
+    assert "optimizer.beta2: 0.95 on rank 0 (node-0), 0.9 on rank 2 (node-1)" in text
+    assert text.count("->") == 2 and "code" not in text.split("->")[0]
+
+
+def test_a_run_folder_that_is_not_shared_is_refused_by_host() -> None:
+    assert "rank 1 (node-1) cannot see what rank 0 (node-0) writes there" in told(
+        SOUND, replace(OTHER, sees_folder=False)
+    )
+
+
+def test_a_full_disk_is_refused_and_clocks_are_told_of() -> None:
+    assert "1 MiB are free for /runs/my on node-1" in told(SOUND, replace(OTHER, free_bytes=1 << 20))
+    (note,) = notes([SOUND, replace(OTHER, clock=107.5)])
+    assert "clocks are 7.5 s apart: rank 1 (node-1) is ahead of rank 0 (node-0)" in note
+    assert notes([SOUND, replace(OTHER, clock=101.0)]) == []
+
+
+@pytest.mark.parametrize(
+    ("attempts", "reason"),
+    [
+        ([Attempt(7, 0)], None),
+        ([Attempt(None, 5)], "before its first step"),
+        ([Attempt(7, 5), Attempt(9, 5)], None),
+        ([Attempt(7, 5), Attempt(7, 5)], "step 7 failed twice"),
+        ([Attempt(7, 5), Attempt(9, 5), Attempt(7, 5)], "step 7 failed twice"),
+        ([Attempt(7, 5), Attempt(6, 5)], "no progress: step 6 after 7"),
+        ([Attempt(70, 5), Attempt(60, 50)], None),
+    ],
+)
+def test_a_run_is_launched_again_only_after_progress(attempts: list[Attempt], reason: str | None) -> None:
+    found = why_not_again(attempts)
+    assert found is None if reason is None else found is not None and reason in found
+
+
+def test_the_supervisor_finds_the_run_folder_of_a_launch(tmp_path: Path) -> None:
+    config = write(tmp_path, SMALL)
+    command = ["launch/torchrun.sh", "--ranks", "2", str(config), "--training.run_folder", "there", "--nodes=2"]
+    assert folder_of(command) == Path("there").absolute()
+    assert folder_of(command[:4]) == Path("runs").absolute() / config.stem
+
+
+def test_pdsh_forwards_what_ranks_need_and_nothing_of_this_machine() -> None:
+    environment = {
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "1",
+        "ATTNRES_JOB": "/tmp/x",
+        "HOME": "/root",
+        "PYTHONPATH": "a",
+    }
+    assert forwarded(environment) == ["NCCL_DEBUG=INFO", "OMP_NUM_THREADS=1", "PYTHONPATH=a"]
+
+
+def test_a_rank_born_after_its_launcher_died_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    assert not parent_has_ended(os.getppid())
+    assert parent_has_ended(os.getppid() + 1), "another parent than before"
+    boot, process, began = parent_mark(os.getpid()).split()
+    monkeypatch.setenv(PARENT, f"{boot} {process} {began}")
+    assert not parent_has_ended(os.getppid())
+    monkeypatch.setenv(PARENT, f"{boot} {process} {int(began) - 1}")
+    assert parent_has_ended(os.getppid()), "the script that started it is gone"
