@@ -127,6 +127,7 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
     keys = [folder.key(shard) for shard in task.shards]
     known = {key: facts for key in keys if (facts := folder.facts(key)) is not None}
     left = [shard for shard, key in zip(task.shards, keys, strict=True) if key not in known]
+    task.tokenizer.encode_many([])  # what encoding needs is made here once, and shared by the forked workers
     total, todo = (sum(shard.bytes for shard in shards) for shards in (task.shards, left))
     with (
         progress("preprocess", total, total - todo) as tell,

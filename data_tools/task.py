@@ -91,11 +91,9 @@ def _fingerprint(inputs: Inputs, shards: Sequence[Shard]) -> str:
 
 def _require_eod(tokenizer: Tokenizer) -> int:
     if tokenizer.eod_id is None:
-        raise refuse(
-            tokenizer.name,
-            "the model has no end-of-document piece",
-            "name one of its control pieces with --eod-piece PIECE, or pass --no-eod",
-        )
+        pieces = ", ".join(map(repr, tokenizer.special_pieces[:20])) or "it has none"
+        remedy = f"name one of its control pieces with --eod-piece PIECE ({pieces}), or pass --no-eod"
+        raise refuse(tokenizer.name, "the model has no end-of-document piece", remedy)
     return tokenizer.eod_id
 
 
