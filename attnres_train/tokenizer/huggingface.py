@@ -90,15 +90,22 @@ class HuggingFaceTokenizer:
         return WordEncoder(word_starts, lambda words: self._encode_each([word.decode() for word in words]))
 
     def _encode_each(self, texts: list[str]) -> list[list[int]]:
-        each = [encoding.ids for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False)]
+        each = self._ids_of(self._library, texts)
         for number, ids in enumerate(each):
             if not self._not_in_text.isdisjoint(ids):
                 each[number] = self._encode_divided(texts[number])
         return each
 
+    def _ids_of(self, library: Library, texts: list[str]) -> list[list[int]]:
+        try:
+            return [encoding.ids for encoding in library.encode_batch_fast(texts, add_special_tokens=False)]
+        except Exception as error:  # the library has no narrower type
+            remedy = "give a tokenizer that has a token for every text, such as a byte-level one"
+            raise refuse(self.name, f"cannot encode a text: {error}", remedy) from None
+
     def _encode_divided(self, text: str) -> list[int]:
         """The ids of a text that spells special tokens, by a vocabulary that has them among its words."""
-        ids: list[int] = self._library_that_divides.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        (ids,) = self._ids_of(self._library_that_divides, [text])
         if found := self._not_in_text.intersection(ids):
             pieces = listed([str(self._library.id_to_token(index)) for index in found])
             what = f"gives special tokens for text that spells them: {pieces}"

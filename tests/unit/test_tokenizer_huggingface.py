@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken
+from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from attnres_train.errors import Refused
@@ -250,3 +250,12 @@ def test_the_library_starts_no_threads(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/task")) == before
     """
     subprocess.run([sys.executable, "-c", code, tmp_path / "t.json"], check=True)
+
+
+def test_a_text_that_the_library_cannot_encode_is_refused() -> None:
+    library = Library(models.WordLevel({"a": 0, "b": 1}))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = HuggingFaceTokenizer(library.to_str().encode(), "words.json")
+    assert tokenizer.encode("b a") == [1, 0]
+    with pytest.raises(Refused, match=r"words\.json: cannot encode a text: WordLevel error: Missing \[UNK\]"):
+        tokenizer.encode("a c")
