@@ -22,7 +22,7 @@ from attnres_train.launch.process import alive, end_with_parent, is_stopped, job
 from attnres_train.launch.record import Record, newest, read_records, shared_folder, write_record
 from attnres_train.launch.verdict import LauncherWords, Verdict, first_cause, judge, silent_ends
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
 SECONDS_AFTER_FAILURE = 15.0
 """From a rank's failure, or the launcher's end, to SIGKILL for what is left."""
 SECONDS_AFTER_STOP = 630.0

@@ -6,7 +6,7 @@ other nodes read them without a shared folder. A rank that has not moved for a w
 threads to its log (`kill -USR2` makes it do so at once). When a wait ends without success, `missing` says which ranks
 had not come to the point, and where they stand; one whose record does not change any more does not answer at all.
 
-The main thread only sets attributes: what this costs a step is below a microsecond.
+The main thread sets attributes and writes some bytes of mapped memory: microseconds a step.
 """
 
 from __future__ import annotations
