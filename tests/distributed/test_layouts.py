@@ -77,7 +77,7 @@ MORE_ZERO_LAYOUTS = [
     Layout("ZeRO-1, pipeline 2", 2, {"pipeline": 2, "zero": {"stage": 1}}),
     Layout("ZeRO-2, tensor 2 x data 2", 4, {"tensor": 2, "zero": {"stage": 2}}),
     Layout("ZeRO-3, tensor 2 x data 2, tied", 4, {"tensor": 2, "zero": {"stage": 3}}, {"tied": True}),
-    Layout("ZeRO-3, data 3", 3, {"zero": {"stage": 3}}),
+    Layout("ZeRO-3, data 4", 4, {"zero": {"stage": 3}}),
     Layout(
         "ZeRO-1, tensor 2 sequence x pipeline 2 x virtual 2",
         4,
