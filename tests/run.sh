@@ -5,4 +5,5 @@ source "$(dirname "${BASH_SOURCE[0]}")/../launch/environment.sh"
 ensure_environment test
 cd "$ROOT"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-exec "$PYTHON" -m pytest -m "not slow" "$@"
+# Two at a time: a test of one process leaves the second core idle, and one of several ranks waits now and then.
+exec "$PYTHON" -m pytest -m "not slow" -n "${ATTNRES_TEST_PROCESSES:-2}" --dist worksteal "$@"
