@@ -102,7 +102,8 @@ def agreed_backend(config: RunConfig, grid: Grid) -> str:
     everybody = [mine] * grid.world_size
     dist.all_gather_object(everybody, mine, group=grid.control)
     for rank, other in enumerate(everybody):
-        if other != everybody[0]:
+        # By name: the reason for it, in parentheses, may hold a path or an address of its own on every rank.
+        if other.partition(" (")[0] != everybody[0].partition(" (")[0]:
             message = f"rank 0 would use {everybody[0]}, rank {rank} {other}: they round differently"
             raise refuse("residual.backend", message, 'make the machines alike, or name one: residual.backend = "lean"')
     return mine
