@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
+from attnres_train.data.indexed import Tokens
 from attnres_train.data.indexed_writer import UnstorableDocument, pack_documents
-from attnres_train.errors import refuse
-from attnres_train.tokenizer.protocol import Tokenizer
+from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.protocol import Encoded, Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.pieces import Piece, Shard
 from data_tools.pool import Advance
@@ -134,14 +136,12 @@ class _ShardWork:
         if not documents:
             return
         tokenizer, eod_id = self.encoder.tokenizer, self.encoder.eod_id
-        ids, lengths, cut_words = tokenizer.encode_many([document.text for document in documents])
-        if eod_id is not None:
-            if np.any(ids == eod_id):
-                what = f"its text gives id {eod_id}, which ends documents"
-                raise refuse(str(piece.path), what, "name another piece with --eod-piece")
-            ids = np.insert(ids, lengths.cumsum(), eod_id)
-            lengths = lengths + 1
         try:
+            encoded = _encoded(tokenizer, documents)
+            ids: Tokens = encoded.ids
+            lengths = encoded.lengths
+            if eod_id is not None:
+                ids, lengths = _with_ends(ids, lengths, eod_id)
             packed = pack_documents(ids, lengths, tokenizer.vocab_size)
         except UnstorableDocument as error:
             key = f"{piece.path}: record {documents[error.index].number} of its piece"
@@ -155,7 +155,7 @@ class _ShardWork:
             self.largest_id = max(self.largest_id or 0, packed.largest_id)
         self.counts["text_bytes"] += sum(document.text_bytes for document in documents)
         self.counts["space_sign_characters"] += sum(document.text.count(SPACE_PIECE) for document in documents)
-        self.counts["cut_words"] += cut_words
+        self.counts["cut_words"] += encoded.cut_words
         if tokenizer.unk_id is not None:
             self.counts["unknown_tokens"] += int(np.count_nonzero(ids == tokenizer.unk_id))
         self._write_metadata(documents)
@@ -168,6 +168,30 @@ class _ShardWork:
         for document in documents:
             rest = json_line({key: document.fields.get(key) for key in keys})
             self.files["metadata"].write(f"{self.place}\t{document.number}\t{rest}\n".encode())
+
+
+def _encoded(tokenizer: Tokenizer, documents: list[Document]) -> Encoded:
+    """The ids of all `documents`. Raises UnstorableDocument for the first that the tokenizer refuses."""
+    try:
+        return tokenizer.encode_many([document.text for document in documents])
+    except Refused:
+        for index, document in enumerate(documents):
+            try:
+                tokenizer.encode_many([document.text])
+            except Refused as refused:
+                problem = refused.problems[0]
+                raise UnstorableDocument(index, f"{problem.key} {problem.message}", problem.remedy) from None
+        raise
+
+
+def _with_ends(ids: Tokens, lengths: npt.NDArray[np.int64], eod_id: int) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """`ids` with `eod_id` after each document. Raises UnstorableDocument for one whose text gives it."""
+    found = np.flatnonzero(ids == eod_id)
+    if found.size:
+        document = int(np.searchsorted(lengths.cumsum(), found[0], side="right"))
+        what = f"its text gives id {eod_id}, which ends documents"
+        raise UnstorableDocument(document, what, "name another piece with --eod-piece")
+    return np.insert(ids, lengths.cumsum(), eod_id), lengths + 1
 
 
 def json_line(values: dict[str, Any]) -> str:

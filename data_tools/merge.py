@@ -230,17 +230,16 @@ def _sources(manifests: list[Manifest]) -> tuple[SourceFile, ...]:
     sources: list[SourceFile] = []
     for manifest in manifests:
         for number, source in enumerate(manifest.sources):
-            last = sources[-1] if sources else None
-            shared = number == 0 and manifest.part is not None and last is not None
-            if (
-                shared
-                and last is not None
-                and (Path(last.path).name, last.bytes) == (Path(source.path).name, source.bytes)
-            ):
-                sources[-1] = replace(last, sha256=last.sha256 or source.sha256)
+            if number == 0 and manifest.part is not None and sources and _same_file(sources[-1], source):
+                sources[-1] = replace(sources[-1], sha256=sources[-1].sha256 or source.sha256)
             else:
                 sources.append(source)
     return tuple(sources)
+
+
+def _same_file(one: SourceFile, other: SourceFile) -> bool:
+    """By name and size: on another machine the folder and the time may differ."""
+    return (Path(one.path).name, one.bytes) == (Path(other.path).name, other.bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,12 +1,14 @@
 """From token files to batches; only `loader.py` and what is on top of it know torch.
 
     files.py      files written aside and published together, by rename
-    indexed.py    reader and writer of a `.bin/.idx` pair of tokens
+    indexed.py    a `.bin/.idx` pair of tokens, its format and reader
+    indexed_writer.py  its writer
     manifest.py   the `.json` beside a pair: which tokenizer made it, from what, how much
     order.py      the sample order, a pure function of (seed, epoch, index)
     blend.py      which source each draw comes from, a pure function of the position
     continuation.py  what other training data mean for a run that goes on
     corpus.py     pairs cut into samples; training data (blended, shuffled) and validation data (fixed)
+    summary.py    what a run takes from each source, in words
     loader.py     the batches of a step on one data rank
     ahead.py      the next step's batches, read while this one runs
     config.py     the [data] section

@@ -16,11 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet.encryption as encryption
 import pytest
 from pyarrow import parquet
+from tokenizers import Tokenizer as Library
+from tokenizers import models, pre_tokenizers
 
 from attnres_train.data.indexed import HEADER, IndexedReader, idx_path
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused
 from attnres_train.tokenizer.training import TrainingOptions, train_model
+from data_tools import encode as encode_module
 from data_tools.encode import json_line
 from data_tools.inspect import main as inspect
 from data_tools.merge import main as merge
@@ -45,9 +48,8 @@ def run(*arguments: str, output: str = "c") -> int:
     return preprocess([*arguments, "--tokenizer", "m.model", "--output", output, "--workers", "1"])
 
 
-def told(capsys: pytest.CaptureFixture[str], code: int = 2) -> str:
-    captured = capsys.readouterr()
-    return captured.err
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err
 
 
 def test_lists_beside_a_pair_are_no_inputs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,3 +251,45 @@ def test_a_reader_that_goes_away_does_not_undo_the_work(here: Path) -> None:
     subprocess.run(command, shell=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
     assert IndexedReader("c").num_documents == 30
     assert Path("errors").read_text() == ""
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
+    code = "import os, signal, sys\n"
+    code += "from data_tools import command\n"
+    code += "def tool(arguments): os.kill(os.getpid(), signal.SIGHUP); return {'status': 'done'}\n"
+    code += "sys.exit(command.run_tool(command.tool_parser('t', ''), tool, []))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for before, wanted in (("trap '' HUP; ", 0), ("", 1)):
+        command = f'{before}exec {sys.executable} -c "$CODE"'
+        done = subprocess.run(["bash", "-c", command], env={**environment, "CODE": code}, capture_output=True)
+        assert done.returncode == wanted, done.stderr
+
+
+def test_a_text_that_the_tokenizer_refuses_is_named_by_file_and_record(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library = Library(models.WordLevel({"a": 0, "b": 1}))
+    library.pre_tokenizer = pre_tokenizers.Whitespace()
+    library.add_special_tokens(["<end>"])
+    library.save("words.json")
+    Path("b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a b", "b", "a c", "b c")))
+    arguments = ["b.jsonl", "--tokenizer", "words.json", "--eod-piece", "<end>", "--output", "c", "--workers", "1"]
+    assert preprocess(arguments) == 2
+    assert "b.jsonl: record 3 of its piece: words.json cannot encode a text" in told(capsys)
+
+
+@pytest.mark.parametrize("line", ["", "{", '{"text": "a"}', '{"text": "a", "other": "%s"}' % ("x" * 3000)])
+def test_no_kind_of_record_gathers_in_memory(here: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    monkeypatch.setattr("data_tools.encode.BATCH_BYTES", 20_000)
+    largest = 0
+    encode = encode_module._ShardWork._encode
+
+    def watched(work: Any, piece: Piece, records: list[Any]) -> None:
+        nonlocal largest
+        largest = max(largest, len(records))
+        encode(work, piece, records)
+
+    monkeypatch.setattr("data_tools.encode._ShardWork._encode", watched)
+    Path("b.jsonl").write_text((line + "\n") * 500 + json.dumps({"text": "last"}) + "\n")
+    assert run("b.jsonl", "--bad-records", "skip") == 0
+    assert largest <= (7 if len(line) > 3000 else 41)
