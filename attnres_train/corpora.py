@@ -24,6 +24,11 @@ class Corpora:
     fingerprints: dict[str, str]
 
     @property
+    def same_on_all_ranks(self) -> dict[str, str]:
+        """The fingerprints that do not name a place: copies may lie elsewhere on other nodes."""
+        return {kind: self.fingerprints.get(kind, "none") for kind in ("tokenizer", "train", "valid")}
+
+    @property
     def notes(self) -> list[str]:
         """What is not as it was asked for, and yet no reason to refuse."""
         return [str(shortfall) for shortfall in self.valid.shortfalls] if self.valid is not None else []

@@ -21,7 +21,7 @@ def code_hash() -> str:
     """A hash of the package's source files, wherever they lie."""
     root = Path(__file__).parents[1]
     whole = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.cpp")]):
         whole.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return whole.hexdigest()[:12]
 

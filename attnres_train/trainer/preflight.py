@@ -58,6 +58,10 @@ class Standing:
     host: str
     facts: Mapping[str, str]
     settings: Mapping[str, object]
+    data: Mapping[str, str]
+    """Fingerprints of the tokenizer and of the corpora."""
+    backend: str
+    """The depth backend, in words."""
     clock: float
     free_bytes: int
     sees_folder: bool
@@ -66,8 +70,12 @@ class Standing:
         return f"rank {rank} ({self.host})"
 
 
-def preflight(settings: Mapping[str, object], folder: Path, grid: Grid) -> None:
-    """Refuse, on every rank alike, ranks that would not do the same work. A collective."""
+def preflight(settings: Mapping[str, object], data: Mapping[str, str], backend: str, folder: Path, grid: Grid) -> None:
+    """Refuse, on every rank alike, ranks that would not do the same work. A collective.
+
+    `settings` are all keys of the configuration, `data` are `Corpora.same_on_all_ranks`, `backend` is the depth
+    backend in words, each as this rank has them.
+    """
     token = [secrets.token_hex(8)]
     dist.broadcast_object_list(token, src=0, group=grid.control)
     sign = folder / "ranks" / f".seen-by-rank-0-{token[0]}"
@@ -78,6 +86,8 @@ def preflight(settings: Mapping[str, object], folder: Path, grid: Grid) -> None:
         host=socket.gethostname(),
         facts=version_facts(),
         settings=settings,
+        data=data,
+        backend=backend,
         clock=time.time(),
         free_bytes=shutil.disk_usage(folder).free,
         sees_folder=sign.name in os.listdir(sign.parent),  # a listing, since NFS remembers names that were missing
@@ -92,18 +102,30 @@ def preflight(settings: Mapping[str, object], folder: Path, grid: Grid) -> None:
         log.warning(note)
 
 
+_SAME = {
+    "facts": "give every node the same code and libraries",
+    "settings": "give every node the same configuration and the same command line",
+    "data": "give every node the same pairs and tokenizer; each .json has a pair's checksums",
+}
+"""What ranks must have alike, and what to do where they do not."""
+
+
 def disagreements(everybody: Sequence[Standing], folder: Path) -> list[Problem]:
     """What keeps these ranks from one run; each difference once, with the first rank that has it."""
     problems = []
     first = everybody[0]
-    for kind, remedy in (("facts", "give every node the same code and libraries"), ("settings", "give every node the "
-                         "same configuration and the same command line")):  # fmt: skip
-        for name, value in getattr(first, kind).items():
-            for rank, other in enumerate(everybody):
-                if (theirs := getattr(other, kind).get(name)) != value:
-                    message = f"{value!r} on {first.place(0)}, {theirs!r} on {other.place(rank)}"
-                    problems.append(Problem(name, message, remedy))
-                    break
+    for kind, remedy in _SAME.items():
+        for name in dict.fromkeys(name for other in everybody for name in getattr(other, kind)):
+            values = [getattr(other, kind).get(name) for other in everybody]
+            if (rank := _first_other(values)) is not None:
+                message = f"{values[0]!r} on {first.place(0)}, {values[rank]!r} on {everybody[rank].place(rank)}"
+                problems.append(Problem(name, message, remedy))
+    # By name: the reason for it, in parentheses, may hold a path or an address of its own on every rank. Backends round
+    # differently, and tensor ranks hold copies of the norms that no reduction keeps equal.
+    if (rank := _first_other([other.backend.partition(" (")[0] for other in everybody])) is not None:
+        what = f"{first.place(0)} would use {first.backend}, {everybody[rank].place(rank)} {everybody[rank].backend}"
+        remedy = 'make the machines alike, or name one: residual.backend = "lean"'
+        problems.append(Problem("residual.backend", f"{what}: they round differently", remedy))
     blind = [other.place(rank) for rank, other in enumerate(everybody) if not other.sees_folder]
     if blind:
         what = f"{folder} is not one folder: {', '.join(blind[:4])} cannot see what {first.place(0)} writes there"
@@ -114,6 +136,11 @@ def disagreements(everybody: Sequence[Standing], folder: Path) -> list[Problem]:
         what = f"{least.free_bytes >> 20} MiB are free for {folder} on {least.host}"
         problems.append(Problem("training.run_folder", what, f"free at least {LEAST_FREE_BYTES >> 20} MiB"))
     return problems
+
+
+def _first_other(values: Sequence[object]) -> int | None:
+    """The first rank whose value is not that of rank 0."""
+    return next((rank for rank, value in enumerate(values) if value != values[0]), None)
 
 
 def notes(everybody: Sequence[Standing]) -> list[str]:

@@ -19,7 +19,7 @@ from attnres_train.corpora import Corpora
 from attnres_train.data.ahead import ReadAhead
 from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words
-from attnres_train.errors import ExitCode, Problem, Refused, refuse
+from attnres_train.errors import ExitCode, Problem, Refused
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
@@ -40,11 +40,11 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     grid = build_grid(config.parallel, training.seed)
     limit_waits(config.parallel.timeout_seconds)
     presence.at("preflight")
-    preflight(config_values(config, loaded.origins), folder, grid)
+    backend = backend_in_words(config.residual, grid.device.type, training.precision)
+    settings = config_values(config, loaded.origins)
+    preflight(settings, corpora.same_on_all_ranks, backend, folder, grid)
     presence.at("choosing a checkpoint")
     _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
-    backend = agreed_backend(config, grid)
-    agree_on_data(corpora, grid)
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
     _announce(config, grid, split, vocabulary, corpora, backend)
@@ -61,7 +61,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
                 parts=build_parts(config, grid, split, vocabulary),
                 loader=loader,
                 validation=corpora.valid,
-                identity=RunIdentity(split, corpora.fingerprints, config_values(config, loaded.origins)),
+                identity=RunIdentity(split, corpora.fingerprints, settings),
                 resolved=resolved_toml(config, loaded.origins),
                 folder=folder,
                 checkpoint=checkpoint,
@@ -90,36 +90,6 @@ def _enter(folder: Path, resume: str, grid: Grid) -> tuple[TextIO | None, Choice
     if problems[0] is not None:
         raise Refused(problems[0])
     return lock, choose_checkpoint(resume, folder, grid)
-
-
-def agreed_backend(config: RunConfig, grid: Grid) -> str:
-    """The depth backend, in words, of every rank.
-
-    Backends round differently, and tensor ranks hold copies of the norms that no reduction keeps equal. So ranks
-    that would use different ones are refused.
-    """
-    mine = backend_in_words(config.residual, grid.device.type, config.training.precision)
-    everybody = [mine] * grid.world_size
-    dist.all_gather_object(everybody, mine, group=grid.control)
-    for rank, other in enumerate(everybody):
-        # By name: the reason for it, in parentheses, may hold a path or an address of its own on every rank.
-        if other.partition(" (")[0] != everybody[0].partition(" (")[0]:
-            message = f"rank 0 would use {everybody[0]}, rank {rank} {other}: they round differently"
-            raise refuse("residual.backend", message, 'make the machines alike, or name one: residual.backend = "lean"')
-    return mine
-
-
-def agree_on_data(corpora: Corpora, grid: Grid) -> None:
-    """Refuse, on every rank, ranks that would see other samples, such as those of a node with an older copy."""
-    mine = {kind: corpora.fingerprints.get(kind, "none") for kind in ("tokenizer", "train", "valid")}
-    everybody = [mine] * grid.world_size
-    dist.all_gather_object(everybody, mine, group=grid.control)
-    for rank, other in enumerate(everybody):
-        for kind, value in other.items():
-            if value != everybody[0][kind]:
-                message = f"{kind} {everybody[0][kind][:12]} on rank 0, {value[:12]} on rank {rank}"
-                remedy = "give every node the same configuration and the same pairs; each .json has a pair's checksums"
-                raise refuse("data", message, remedy)
 
 
 def _announce(

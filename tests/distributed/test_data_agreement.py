@@ -15,7 +15,7 @@ from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
 from attnres_train.tokenizer.config import TokenizerConfig
-from attnres_train.trainer.run import agree_on_data
+from attnres_train.trainer.preflight import preflight
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import VOCABULARY, tiny_config
 
@@ -35,14 +35,16 @@ def agree(*folders: Path) -> str:
         tokenizer=TokenizerConfig(vocab_size=VOCABULARY),
         data=DataConfig(train=str(folder / "train"), valid=str(folder / "valid")),
     )
+    run_folder = folders[0].parent
     try:
-        agree_on_data(open_corpora(config), build_grid(config.parallel, seed=1))
+        preflight({}, open_corpora(config).same_on_all_ranks, "native", run_folder, build_grid(config.parallel, seed=1))
     except Refused as refused:
         return str(refused.problems[0])
     return "agreed"
 
 
 def test_copies_agree_and_another_training_or_validation_corpus_is_refused_on_every_rank(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
     write(tmp_path / "one/train", 10)
     write(tmp_path / "one/valid", 3)
     for name in ("copy", "train differs", "valid differs"):
@@ -56,4 +58,4 @@ def test_copies_agree_and_another_training_or_validation_corpus_is_refused_on_ev
     for kind in write_again:
         told = run_ranks(agree, 3, tmp_path / "one", tmp_path / "copy", tmp_path / f"{kind} differs")
         assert len(set(told)) == 1
-        assert told[0].startswith(f"data: {kind} ") and "on rank 0, " in told[0] and "on rank 2" in told[0]
+        assert told[0].startswith(f"{kind}: ") and "on rank 0 (" in told[0] and "on rank 2 (" in told[0]

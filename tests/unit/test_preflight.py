@@ -14,7 +14,14 @@ from attnres_train.trainer.preflight import Standing, disagreements, notes
 from tests.unit.config_files import SMALL, write
 
 SOUND = Standing(
-    "node-0", {"torch": "2.13.0", "attnres_train's code": "abc"}, {"optimizer.beta2": 0.95}, 100.0, 1 << 40, True
+    host="node-0",
+    facts={"torch": "2.13.0", "attnres_train's code": "abc"},
+    settings={"optimizer.beta2": 0.95},
+    data={"train": "1234", "valid": "none"},
+    backend="native",
+    clock=100.0,
+    free_bytes=1 << 40,
+    sees_folder=True,
 )
 OTHER = replace(SOUND, host="node-1")
 
@@ -28,11 +35,23 @@ def test_equal_ranks_have_nothing_to_say() -> None:
 
 
 def test_each_difference_is_named_with_both_values_and_ranks() -> None:
-    odd = replace(OTHER, facts=SOUND.facts | {"torch": "2.12.0"}, settings={"optimizer.beta2": 0.9})
+    facts, settings = SOUND.facts | {"torch": "2.12.0"}, {"optimizer.beta2": 0.9, "optimizer.new": 1}
+    odd = replace(OTHER, facts=facts, settings=settings, data={"train": "1234", "valid": "5678"})
     text = told(SOUND, SOUND, odd, odd)
     assert "torch: '2.13.0' on rank 0 (node-0), '2.12.0' on rank 2 (node-1)" in text
     assert "optimizer.beta2: 0.95 on rank 0 (node-0), 0.9 on rank 2 (node-1)" in text
-    assert text.count("->") == 2 and "code" not in text.split("->")[0]
+    assert "valid: 'none' on rank 0 (node-0), '5678' on rank 2 (node-1)" in text
+    assert "optimizer.new: None on rank 0 (node-0), 1 on rank 2 (node-1)" in text
+    assert text.count("->") == 4 and "code" not in text.split("->")[0]
+
+
+def test_another_depth_backend_is_refused_but_not_another_reason_for_the_same_one() -> None:
+    lean = replace(OTHER, backend="lean (native: no C++ compiler (/nowhere/c++) on PATH)")
+    assert (
+        "residual.backend: rank 0 (node-0) would use native, rank 2 (node-1) lean (native: no C++ compiler "
+        "(/nowhere/c++) on PATH): they round differently" in told(SOUND, SOUND, lean)
+    )
+    assert told(lean, replace(lean, backend="lean (native: no C++ compiler (/usr/bin/c++) on PATH)")) == ""
 
 
 def test_a_run_folder_that_is_not_shared_is_refused_by_host() -> None:
