@@ -20,6 +20,7 @@ from torch import Tensor
 
 from attnres_train.depth.backends import Backend, chosen_backend, kernel_for
 from attnres_train.depth.mix import Norm, compute_dtype, mix
+from attnres_train.depth.modes.mode import Look
 from attnres_train.depth.source import Source
 
 
@@ -55,6 +56,15 @@ def aggregate_sources(
     if name == "reference":
         return _reference([source.tap() for source in sources], query, gain, eps, norm)
     return mix(kernel_for(name), sources, query, gain, eps, norm)
+
+
+def mix_with_weights(sources: Sequence[Tensor], query: Tensor, gain: Tensor, *, eps: float) -> Look:
+    """What `aggregate` makes of `sources`, with the weights of every token; outside the graph, on any device."""
+    compute = compute_dtype(sources[0].dtype)
+    direction_D = query.detach().to(compute) * gain.detach().to(compute)
+    rows = [source.detach().flatten(0, -2) for source in sources]
+    mix_ND, (_, _, weights_SN) = kernel_for("lean").forward(rows, direction_D, eps, None)
+    return Look(mix_ND, weights_SN, torch.special.entr(weights_SN).sum(0))
 
 
 def normalise(source: Source, norm: Norm, *, backend: Backend = "auto") -> Tensor:

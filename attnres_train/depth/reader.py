@@ -12,6 +12,7 @@ from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.mix import Norm
 from attnres_train.depth.modes.choose import mode_of
+from attnres_train.depth.modes.mode import Look
 
 
 class DepthReader(nn.Module):
@@ -29,6 +30,10 @@ class DepthReader(nn.Module):
     def read(self, history: History, norm: Norm) -> Tensor:
         """The normalised input of the branch, `[T, B, D]`."""
         return self.mode.read(self._own(), history.read(self.reads), norm)
+
+    def look(self, history: History) -> Look:
+        """What `read` makes of `history`, for diagnostics; outside the graph."""
+        return self.mode.look(self._own(), history.read(self.reads))
 
     def write(self, history: History, read_TBD: Tensor, output_TBD: Tensor) -> History:
         """The history after the branch turned `read_TBD` into `output_TBD`."""

@@ -59,7 +59,7 @@ class Head(nn.Module):
         logits_TBV, _no_bias = self.projection(read_TBD, weight=tied_weight)
         return _MaskPadding.apply(logits_TBV, self.real_rows)
 
-    def token_losses(self, history: History, labels_BT: Tensor, tied_weight: Tensor | None) -> Tensor:
+    def forward(self, history: History, labels_BT: Tensor, tied_weight: Tensor | None) -> Tensor:
         """Cross-entropy of every token in nats, `[B, T]`, at least fp32."""
         logits_TBV = self.logits(history, tied_weight)
         labels_TB = labels_BT.transpose(0, 1).contiguous()

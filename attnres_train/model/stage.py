@@ -153,7 +153,7 @@ class StageModel(MegatronModule):
         if self.head is None:
             return history
         tied = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
-        return self.head.token_losses(history, labels_BT, tied)
+        return self.head(history, labels_BT, tied)
 
     def _embed(self, tokens_BT: Tensor) -> History:
         assert self.embedding is not None

@@ -11,6 +11,8 @@ import torch.distributed as dist
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.observe.console import CONSOLE, step_line
+from attnres_train.observe.depth_look import DepthLook
+from attnres_train.observe.depth_recorder import DepthRecorder
 from attnres_train.observe.metrics import Timing, peaks_of_ranks, step_metrics
 from attnres_train.observe.sinks import JsonlSink, Sink, TensorBoardSink
 from attnres_train.parallel.grid import Grid
@@ -27,6 +29,8 @@ class Recorder:
         self.grid = grid
         self.flops_per_token = flops_per_token
         self.sinks = _open_sinks(config, run_folder, state.step) if grid.rank == 0 else []
+        looks = config.observe.depth_interval is not None and grid.rank == 0
+        self._depth = DepthRecorder(run_folder, state.step, self._picture) if looks else None
         sample_log = run_folder / "samples.jsonl"
         wanted = config.observe.sample_log and grid.rank == 0
         self.sample_sink = JsonlSink(sample_log, state.step) if wanted else None
@@ -56,6 +60,12 @@ class Recorder:
         log.info(step_line(state.step, steps, values, (steps - state.step) * values["time/step_seconds"]))
         self._restart_clock(state)
 
+    def depth(self, state: TrainState, look: DepthLook) -> None:
+        """Record a look at the depth during the step that led to `state`."""
+        self._write(state, look.curves())
+        if self._depth is not None:
+            self._depth.record(state.step, look)
+
     def evaluation(self, state: TrainState, loss: float, seconds: float) -> None:
         """Record the validation loss, in nats a token."""
         self._write(state, {"loss/valid": loss})
@@ -74,6 +84,8 @@ class Recorder:
         log.info(f"step {state.step}  checkpoint durable: {folder} ({seconds:.1f} s)")
 
     def close(self) -> None:
+        if self._depth is not None:
+            self._depth.close()
         for sink in [*self.sinks, *([self.sample_sink] if self.sample_sink else [])]:
             sink.close()
 
@@ -81,6 +93,11 @@ class Recorder:
         position = {"tokens": state.tokens, "samples": state.samples}
         for sink in self.sinks:
             sink.write(state.step, {**position, **values})
+
+    def _picture(self, step: int, tag: str, png: bytes) -> None:
+        for sink in self.sinks:
+            if isinstance(sink, TensorBoardSink):
+                sink.picture(step, tag, png)
 
     def _restart_clock(self, state: TrainState) -> None:
         """Time from here on counts for the next logged step; evaluation and saving never do."""

@@ -47,6 +47,15 @@ class TensorBoardSink:
                 self._writer.add_scalar(tag, value, step)
         self._writer.flush()
 
+    def picture(self, step: int, tag: str, png: bytes) -> None:
+        """A picture for the image tab."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of PNG's IHDR
+        image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
+        self._writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+        self._writer.flush()
+
     def close(self) -> None:
         self._writer.close()
 

@@ -23,8 +23,9 @@ from attnres_train.parallel.wire import WirePlan
 
 @dataclass(frozen=True)
 class Parts:
-    """What trains: the model chunks inside their engine, and the pipeline that runs them."""
+    """What trains: the stages of this rank, one a chunk, the engine that wraps them, the pipeline that runs them."""
 
+    stages: Sequence[StageModel]
     engine: Engine
     pipeline: Pipeline
 
@@ -59,7 +60,7 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
         sequence_length=config.training.sequence_length,
         dtype=dtype,
     )
-    return Parts(engine, pipeline)
+    return Parts(stages, engine, pipeline)
 
 
 def _build_engine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from attnres_train.data.ahead import StepLoader
 from attnres_train.data.corpus import ValidationData
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.depth_watch import DepthWatch
 from attnres_train.observe.presence import Presence
 from attnres_train.observe.recorder import Recorder
 from attnres_train.parallel.grid import Grid
-from attnres_train.progress import TrainState
 from attnres_train.trainer.build import Parts
 from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.resume import resume
@@ -66,26 +67,32 @@ def train(run: Run) -> ExitCode:
     check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
     recorder = Recorder(run.config, run.grid, run.folder, state, run.flops_per_token)
     saves = Saves(run.folder, run.parts.engine, run.grid, run.identity, run.config.checkpoint, recorder)
+    watch = DepthWatch(run.parts.stages, run.grid)
     skipped = SkippedSteps(run.config.training.stop_after_skipped_steps)
     stopped = False
     run.stop.training_begins()
     while state.step < last_step and not stopped:
         run.presence.at("training", state.step + 1)
         asked = run.stop.received is not None
-        state, report, batches = train_step(run.parts, run.loader, run.config, state, asked, saves.standing)
+        looks = _due(state.step + 1, run.config.observe.depth_interval)
+        with watch.looking() if looks else nullcontext():
+            state, report, batches = train_step(run.parts, run.loader, run.config, state, asked, saves.standing)
         stopped = report.stop_requested and state.step < steps
         ended = stopped or state.step == last_step
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=ended)
+        if looks:
+            recorder.depth(state, watch.collect())
         saves.advance(report)
         if enough := skipped.look_at(state, report):
             saves.finish()
             raise RuntimeError(enough)
-        if run.validation is not None and _due(state, run.config.training.eval_interval_steps, ended and not stopped):
+        evaluates = _due(state.step, run.config.training.eval_interval_steps) or (ended and not stopped)
+        if run.validation is not None and evaluates:
             run.presence.at("evaluation")
             started = time.perf_counter()
             loss = evaluate(run.parts, run.validation, run.config.training.micro_batch_size)
             recorder.evaluation(state, loss, time.perf_counter() - started)
-        if _due(state, run.config.checkpoint.interval_steps, ended):
+        if _due(state.step, run.config.checkpoint.interval_steps) or ended:
             run.presence.at("saving")
             saves.start(state)
     run.presence.at("finishing the last checkpoint")
@@ -103,5 +110,5 @@ def _how_to_go_on(resume: str) -> str:
     return 'run the same command with checkpoint.resume = "auto" to go on'
 
 
-def _due(state: TrainState, interval_steps: int | None, ended: bool) -> bool:
-    return ended or (interval_steps is not None and state.step % interval_steps == 0)
+def _due(step: int, interval_steps: int | None) -> bool:
+    return interval_steps is not None and step % interval_steps == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.modes.mode import Initial, Look
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
@@ -35,3 +35,8 @@ class DepthAttention(Standard):
         from attnres_train.depth.aggregation import aggregate_sources
 
         return aggregate_sources(sources, own["query"], own["gain"], eps=self.eps, norm=norm, backend=self.backend)
+
+    def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
+        from attnres_train.depth.aggregation import mix_with_weights
+
+        return mix_with_weights([source.value for source in sources], own["query"], own["gain"], eps=self.eps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.modes.mode import Initial, Look
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
@@ -30,3 +30,12 @@ class DenseFormer(Standard):
         coefficients = own["coefficients"]
         values = [source.tap().to(coefficients.dtype) for source in sources]
         return rms_norm(weighted_sum(values, coefficients), norm).to(sources[0].value.dtype)
+
+    def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
+        """The weights are the coefficients, which are no shares: they need not be positive nor add up to one."""
+        from attnres_train.depth.aggregation import weighted_sum
+
+        coefficients_S = own["coefficients"].detach()
+        values = [source.value.detach().flatten(0, -2).to(coefficients_S.dtype) for source in sources]
+        weights_SN = coefficients_S.unsqueeze(-1).expand(-1, values[0].shape[0])
+        return Look(weighted_sum(values, coefficients_S), weights_SN)

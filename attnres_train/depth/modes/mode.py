@@ -2,7 +2,7 @@
 
 Modes are plain objects without state; nothing here imports torch, so that parameters can be counted without it.
 
-Legend: T tokens, B batch, D width.
+Legend: T tokens, B batch, D width; N tokens of all samples, S sources.
 """
 
 from __future__ import annotations
@@ -27,6 +27,17 @@ class Initial(NamedTuple):
     std: float = 0.0
 
 
+class Look(NamedTuple):
+    """What one reader makes of its sources, for diagnostics; not part of the graph."""
+
+    mix_ND: Tensor
+    """What it reads, before the norm of the branch."""
+    weights_SN: Tensor | None = None
+    """The weight of every source, a mean over heads; None where nothing is weighed."""
+    entropy_N: Tensor | None = None
+    """Of the weights, in nats, a mean over heads; None where they are no shares of one."""
+
+
 class Mode(Protocol):
     """One residual mode. Parameters are fp32 whatever the model's dtype, and whole on every rank."""
 
@@ -36,6 +47,10 @@ class Mode(Protocol):
 
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
         """The normalised input of a branch, `[T, B, D]`, from what the reader sees."""
+        ...
+
+    def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
+        """What `read` makes of the same sources, for diagnostics."""
         ...
 
     def write(

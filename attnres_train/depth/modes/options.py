@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnres_train.depth.config import ResidualConfig
-from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.modes.mode import Initial, Look
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
@@ -55,17 +55,34 @@ class AttentionWithOptions(Standard):
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
         import torch
 
-        from attnres_train.depth.aggregation import rms_norm, weighted_sum
+        from attnres_train.depth.aggregation import rms_norm
 
-        heads, compute = self.options.heads, next(iter(own.values())).dtype
-        values = [source.tap().to(compute) for source in sources]
+        compute = next(iter(own.values())).dtype
+        mixed, weights_SH = self._mix(own, [source.tap().to(compute) for source in sources])
+        if self.options.entropy_weight and torch.is_grad_enabled():
+            entropy = _entropy(weights_SH).expand(mixed.shape[:-1]).sum()
+            mixed = _also_minimise(mixed, self.options.entropy_weight * entropy)
+        return rms_norm(mixed, norm).to(sources[0].value.dtype)
+
+    def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
+        import torch
+
+        own = {name: parameter.detach() for name, parameter in own.items()}
+        compute = next(iter(own.values())).dtype
+        values = [source.value.detach().flatten(0, -2).to(compute) for source in sources]
+        mix_ND, weights_SH = self._mix(own, values)
+        tokens = mix_ND.shape[:1]
+        weights_SN = torch.broadcast_to(weights_SH.mean(-1).view(len(sources), -1), (len(sources), *tokens))
+        return Look(mix_ND, weights_SN, _entropy(weights_SH).expand(tokens))
+
+    def _mix(self, own: Mapping[str, Tensor], values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The mix, and the weights as `_scores` has the scores."""
+        from attnres_train.depth.aggregation import weighted_sum
+
         scores_SH = self._scores(own, values) / self.options.temperature
         weights_SH = scores_SH.sigmoid() if self.options.weights == "sigmoid" else scores_SH.softmax(0)
-        parts = [value.unflatten(-1, (heads, -1)) for value in values]
-        mixed = weighted_sum(parts, weights_SH).flatten(-2)
-        if self.options.entropy_weight and torch.is_grad_enabled():
-            mixed = _also_minimise(mixed, self.options.entropy_weight * _entropy(weights_SH, mixed))
-        return rms_norm(mixed, norm).to(sources[0].value.dtype)
+        parts = [value.unflatten(-1, (self.options.heads, -1)) for value in values]
+        return weighted_sum(parts, weights_SH).flatten(-2), weights_SH
 
     def _scores(self, own: Mapping[str, Tensor], values: Sequence[Tensor]) -> Tensor:
         """`[S, ..., heads]`; `[S, heads]` where they are the same for every token."""
@@ -87,11 +104,11 @@ class AttentionWithOptions(Standard):
         return torch.stack([(query * key).unflatten(-1, (self.options.heads, -1)).sum(-1) for key in keys])
 
 
-def _entropy(weights: Tensor, mixed: Tensor) -> Tensor:
-    """Entropy of the weights in nats (sigmoid weights are normalised first), a mean over heads, summed over tokens."""
-    shares = weights / weights.sum(0)
-    entropy = -(shares * shares.clamp_min(1e-30).log()).sum(0).mean(-1)
-    return entropy.expand(mixed.shape[:-1]).sum()
+def _entropy(weights_SH: Tensor) -> Tensor:
+    """Entropy of the weights in nats (sigmoid weights are normalised first), a mean over heads: `[...]`, or one number
+    where they are the same for every token."""
+    shares = weights_SH / weights_SH.sum(0)
+    return -(shares * shares.clamp_min(1e-30).log()).sum(0).mean(-1)
 
 
 def _also_minimise(mixed: Tensor, penalty: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.modes.mode import Initial, Look
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,10 @@ class Standard:
 
         (stream,) = sources
         return normalise(stream, norm, backend=self.backend)
+
+    def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
+        (stream,) = sources
+        return Look(stream.value.detach().flatten(0, -2))
 
     def write(
         self, own: Mapping[str, Tensor], history: History, read_TBD: Tensor, output_TBD: Tensor, completes_block: bool

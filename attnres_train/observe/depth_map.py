@@ -1,0 +1,72 @@
+"""The map of a look: readers down, sources across, the mean weight as colour. Needs matplotlib."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from attnres_train.observe.depth_look import DepthLook
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_LABELS = 40
+_ATTENTION, _MLP, _HEAD = "#1f4e79", "#a0522d", "#222222"
+_CELL_INCHES, _MOST_INCHES = 0.3, 14.0
+
+
+def draw_map(look: DepthLook, title: str) -> Figure | None:
+    """None where nothing is weighed, as in the standard residual."""
+    if not any(reader.weights for reader in look.readers):
+        return None
+    from matplotlib.figure import Figure
+
+    columns = _columns(look)
+    width = min(_MOST_INCHES, 3.2 + _CELL_INCHES * len(columns))
+    height = min(_MOST_INCHES, 1.6 + _CELL_INCHES * len(look.readers))
+    figure = Figure(figsize=(max(width, 4.5), max(height, 3.0)), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(_cells(look, columns), aspect="auto", cmap="viridis", vmin=0.0, interpolation="nearest")
+    axes.set_facecolor("#e6e6e6")  # what is not read
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel("source")
+    axes.set_ylabel("reader")
+    _label(axes, look, columns)
+    figure.colorbar(image, ax=axes, label="mean weight", shrink=0.8)
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    data = BytesIO()
+    figure.savefig(data, format="png", dpi=110)
+    return data.getvalue()
+
+
+def _columns(look: DepthLook) -> list[int | None]:
+    """Sources by number; None stands for the partial, at the right."""
+    sources: list[int | None] = list(range(1 + max(max(reader.sources, default=0) for reader in look.readers)))
+    return sources + ([None] if any(reader.partial for reader in look.readers) else [])
+
+
+def _cells(look: DepthLook, columns: list[int | None]) -> list[list[float]]:
+    rows = []
+    for reader in look.readers:
+        names = [*reader.sources, *([None] if reader.partial else [])]
+        weights = dict(zip(names, reader.weights or (), strict=False))
+        rows.append([weights.get(column, float("nan")) for column in columns])
+    return rows
+
+
+def _label(axes: Axes, look: DepthLook, columns: list[int | None]) -> None:
+    every = -(-len(columns) // MOST_LABELS)
+    shown = [i for i, column in enumerate(columns) if i % every == 0 or column is None]
+    names = {0: "embedding", None: "partial"}
+    axes.set_xticks(shown, [names.get(columns[i], str(columns[i])) for i in shown], rotation=90, fontsize=7)
+    every = -(-len(look.readers) // (2 * MOST_LABELS))
+    last = len(look.readers) - 1
+    rows = [i for i in range(len(look.readers)) if i % every == 0 or i == last]
+    axes.set_yticks(rows, [look.readers[i].name for i in rows], fontsize=7)
+    for row, label in zip(rows, axes.get_yticklabels(), strict=True):
+        name = look.readers[row].name
+        label.set_color(_HEAD if name == "head" else _MLP if name.endswith("mlp") else _ATTENTION)

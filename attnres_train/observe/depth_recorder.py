@@ -1,0 +1,56 @@
+"""What rank 0 keeps of each look at the depth: a line of `depth.jsonl`, curves, the map as a picture, alarms."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.depth_alarms import DepthAlarms
+from attnres_train.observe.depth_look import DepthLook
+from attnres_train.observe.depth_map import draw_map, png
+from attnres_train.observe.sinks import JsonlSink
+
+log = logging.getLogger(CONSOLE)
+MAP_TAG = "depth/weights"
+
+
+class DepthRecorder:
+    """`show` gets the picture of a step as PNG, under its tag; pictures are drawn beside training."""
+
+    def __init__(self, run_folder: Path, step: int, show: Callable[[int, str, bytes], None]):
+        self._lines = JsonlSink(run_folder / "depth.jsonl", step)
+        self._pictures = run_folder / "depth"
+        self._show = show
+        self._alarms = DepthAlarms()
+        self._drawing = ThreadPoolExecutor(1, thread_name_prefix="depth map")
+        self._last: Future[None] | None = None
+
+    def record(self, step: int, look: DepthLook) -> None:
+        self._lines.write(step, look.record())
+        for words in self._alarms.new(look):
+            log.warning(f"step {step}  depth: {words}")
+        self.wait()
+        self._last = self._drawing.submit(self._draw, step, look)
+
+    def wait(self) -> None:
+        """For the picture that is being drawn; an error of it is raised here."""
+        if self._last is not None:
+            self._last.result()
+            self._last = None
+
+    def close(self) -> None:
+        self.wait()
+        self._drawing.shutdown()
+        self._lines.close()
+
+    def _draw(self, step: int, look: DepthLook) -> None:
+        figure = draw_map(look, f"where readers look, step {step}")
+        if figure is None:
+            return
+        picture = png(figure)
+        self._pictures.mkdir(exist_ok=True)
+        (self._pictures / f"step-{step:08d}.png").write_bytes(picture)
+        self._show(step, MAP_TAG, picture)
