@@ -20,6 +20,7 @@ def draw_map(look: DepthLook, title: str) -> Figure | None:
     """None where nothing is weighed, as in the standard residual."""
     if not any(reader.weights for reader in look.readers):
         return None
+    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     columns = _columns(look)
@@ -27,7 +28,10 @@ def draw_map(look: DepthLook, title: str) -> Figure | None:
     height = min(_MOST_INCHES, 1.6 + _CELL_INCHES * len(look.readers))
     figure = Figure(figsize=(max(width, 4.5), max(height, 3.0)), layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(_cells(look, columns), aspect="auto", cmap="viridis", vmin=0.0, interpolation="nearest")
+    largest = max(weight for reader in look.readers for weight in reader.weights or ())
+    # Steps among small weights must show: of 100 sources an equal share is 0.01.
+    scale = PowerNorm(0.5, vmin=0.0, vmax=max(largest, 0.1))
+    image = axes.imshow(_cells(look, columns), aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
     axes.set_facecolor("#e6e6e6")  # what is not read
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("source")

@@ -1,0 +1,166 @@
+"""What is made of a look at the depth: tags, records, alarms, the map."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.observe.depth_alarms import DepthAlarms, alarms
+from attnres_train.observe.depth_look import DepthLook, ReaderLook, reader_name
+from attnres_train.observe.depth_map import draw_map, png
+from attnres_train.observe.depth_recorder import DepthRecorder
+
+BLOCK = DepthLayout(8, "block", 3)
+FULL = DepthLayout(200, "full", 1)
+STANDARD = DepthLayout(8, "standard", None)
+
+
+def look_of(layout: DepthLayout, seed: int = 0) -> DepthLook:
+    draws = random.Random(seed)
+    readers = []
+    for index in range(layout.num_sublayers + 1):
+        reads, head = layout.reads(index), index == layout.num_sublayers
+        weights = [draws.uniform(0.5, 1.5) for _ in range(reads.count)]
+        shares = tuple(weight / sum(weights) for weight in weights)
+        sized = (None, None, None) if head else (0.5, 2.0, 0.01)
+        has = layout.has_sources
+        readers.append(
+            ReaderLook(
+                reader_name(layout, index),
+                reads.sources,
+                reads.partial,
+                shares if has else None,
+                0.7 if has else None,
+                1.5 if has else None,
+                1.0,
+                *sized,
+            )  # fmt: skip
+        )
+    return DepthLook(tuple(readers))
+
+
+def with_reader(look: DepthLook, index: int, **changes: object) -> DepthLook:
+    readers = list(look.readers)
+    readers[index] = replace(readers[index], **changes)  # type: ignore[arg-type]
+    return DepthLook(tuple(readers))
+
+
+def test_readers_sort_by_depth_and_tell_attention_from_mlp() -> None:
+    names = [reader.name for reader in look_of(FULL).readers]
+    assert names[:2] == ["00-attention", "00-mlp"] and names[-2:] == ["99-mlp", "head"]
+    assert names == sorted(names)
+    assert reader_name(DepthLayout(2 * 101, "full", 1), 0) == "000-attention"
+
+
+def test_curves_have_a_tag_for_every_number_that_there_is() -> None:
+    look = look_of(BLOCK)
+    curves = look.curves()
+    reader = look.readers[4]  # sources 0 and 1, and the partial
+    assert reader.name == "02-attention" and reader.sources == (0, 1) and reader.partial
+    assert curves["depth/weight_on_embedding/02-attention"] == reader.weights[0]
+    assert curves["depth/weight_on_newest/02-attention"] == reader.weights[1]
+    assert curves["depth/weight_on_partial/02-attention"] == reader.weights[2]
+    assert curves["depth/weight/02-attention/source-01"] == reader.weights[1]
+    assert curves["depth/gradient_rms/02-attention"] == 0.01 and curves["depth/query_norm/head"] == 1.5
+    assert "depth/weight_on_partial/01-mlp" not in curves, "it completes nothing and reads no partial"
+    assert "depth/output_rms/head" not in curves and None not in curves.values()
+    assert set(look_of(STANDARD).curves()) == {
+        f"depth/{size}/{reader.name}"
+        for reader in look_of(STANDARD).readers
+        for size in ("input_rms", "output_rms", "partial_rms", "gradient_rms")
+        if reader.name != "head" or size == "input_rms"
+    }
+    assert not any(tag.startswith("depth/weight/") for tag in look_of(FULL).curves()), "20,000 curves help nobody"
+
+
+@pytest.mark.parametrize("layout", [BLOCK, STANDARD], ids=["block", "standard"])
+def test_a_record_holds_the_whole_look(layout: DepthLayout) -> None:
+    look = look_of(layout)
+    assert DepthLook.of_record(json.loads(json.dumps(look.record()))) == look
+
+
+def test_a_healthy_look_alarms_nobody() -> None:
+    for layout in (BLOCK, FULL, STANDARD):
+        assert alarms(look_of(layout), {"01-mlp": [2.0, 2.1, 1.9]}) == {}
+
+
+def test_a_query_on_one_source_has_collapsed() -> None:
+    look = with_reader(look_of(BLOCK), 4, weights=(0.005, 0.99, 0.005))
+    assert list(alarms(look, {}).values()) == [
+        "02-attention: its query has collapsed on source 1, 99.0% of the weight of 3"
+    ]
+    for weights, of in (((0.99, 0.005, 0.005), "the embedding"), ((0.005, 0.005, 0.99), "the partial")):
+        (words,) = alarms(with_reader(look, 4, weights=weights), {}).values()
+        assert f"collapsed on {of}," in words
+    assert alarms(with_reader(look_of(BLOCK), 1, weights=(0.999, 0.001)), {}) == {}, "of two, one may do"
+
+
+def test_a_source_that_no_reader_looks_at_is_dead() -> None:
+    look = look_of(BLOCK)
+    for index, reader in enumerate(look.readers):
+        if 1 in reader.sources and reader.weights is not None:
+            weights = list(reader.weights)
+            weights[1] = 0.001
+            look = with_reader(look, index, weights=tuple(w / sum(weights) for w in weights))
+    assert list(alarms(look, {}).values()) == ["source 1 is dead: none of its 6 readers gives it 1% of an equal share"]
+    one_looks = with_reader(look, 8, weights=look_of(BLOCK).readers[8].weights)
+    assert alarms(one_looks, {}) == {}
+
+
+def test_a_partial_that_outgrows_its_past_is_told_of_once_and_again_after_it_was_well() -> None:
+    steady, huge = look_of(BLOCK), with_reader(look_of(BLOCK), 4, partial_rms=30.0)
+    watch = DepthAlarms()
+    assert [watch.new(steady) for _ in range(3)] == [[], [], []]
+    assert watch.new(huge) == ["02-attention: the partial grows, rms 30 after 2 in earlier looks"]
+    assert watch.new(with_reader(steady, 4, partial_rms=31.0)) == [], "it lasts"
+    assert watch.new(steady) == []
+    assert len(watch.new(with_reader(steady, 4, partial_rms=40.0))) == 1
+    assert DepthAlarms().new(huge) == [], "there is no past"
+
+
+def test_sizes_that_are_not_finite_are_named() -> None:
+    look = with_reader(look_of(STANDARD), 2, output_rms=float("inf"), gradient_rms=float("nan"))
+    assert list(alarms(look, {}).values()) == ["01-attention: output_rms, gradient_rms not finite"]
+
+
+def test_the_map_has_a_cell_for_what_is_read_and_none_for_what_is_not() -> None:
+    look = look_of(BLOCK)
+    figure = draw_map(look, "step 5")
+    assert figure is not None
+    axes = figure.axes[0]
+    cells = axes.images[0].get_array()
+    assert cells.shape == (9, 4), "9 readers; sources 0 to 2 and the partial"
+    assert cells[4].tolist() == [
+        look.readers[4].weights[0],
+        look.readers[4].weights[1],
+        None,
+        look.readers[4].weights[2],
+    ]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["embedding", "1", "2", "partial"]
+    colours = {label.get_text(): label.get_color() for label in axes.get_yticklabels()}
+    assert len({colours["00-attention"], colours["00-mlp"], colours["head"]}) == 3
+    assert png(figure).startswith(b"\x89PNG")
+    assert draw_map(look_of(STANDARD), "step 5") is None
+
+
+def test_a_recorder_leaves_lines_and_pictures_and_drops_what_a_resume_repeats(tmp_path: Path) -> None:
+    shown: list[tuple[int, str]] = []
+
+    def show(step: int, tag: str, picture: bytes) -> None:
+        shown.append((step, tag))
+
+    for start, steps in ((0, (10, 20, 30)), (10, (20, 30))):
+        recorder = DepthRecorder(tmp_path, start, show)
+        for step in steps:
+            recorder.record(step, look_of(BLOCK, seed=start + step))
+        recorder.close()
+    records = [json.loads(line) for line in (tmp_path / "depth.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [10, 20, 30]
+    assert DepthLook.of_record(records[1]) == look_of(BLOCK, seed=30), "of the second run"
+    assert sorted(path.name for path in (tmp_path / "depth").iterdir()) == [f"step-000000{n}0.png" for n in (1, 2, 3)]
+    assert shown == [(n, "depth/weights") for n in (10, 20, 30, 20, 30)]
