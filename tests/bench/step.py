@@ -10,13 +10,12 @@ One model a mode, on the same synthetic batch, taking turns in one process on on
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any
 
+from tests.bench.models import add_shape, batch_of, parts_of, shape_in_words, step_of
 from tests.bench.paired import arguments, interleaved, median_of_ratios, ratio_of_minima, settle, show
 
-VOCABULARY = 8192
 DEFAULT_CASES = ("standard", "block", "full")
 
 
@@ -26,21 +25,12 @@ def main() -> None:
     from tests.distributed.ranks import run_ranks
 
     rows = run_ranks(measure, 1, options)[0]
-    shape = f"{options.layers} layers, width {options.width}, sequence {options.sequence}, batch {options.batch}"
-    about = (
-        f"training step over `standard`: {shape}, vocabulary {VOCABULARY}, {options.precision}, one thread, CPU time"
-    )
-    show(rows, options.json, about)
+    show(rows, options.json, f"training step over `standard`: {shape_in_words(options)}, one thread, CPU time")
 
 
 def _options() -> argparse.Namespace:
     parser = arguments(__doc__.splitlines()[0], rounds=7)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--sequence", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--blocks", type=int, default=8, help="of the case `block`")
-    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    add_shape(parser)
     parser.add_argument(
         "--cases",
         nargs="+",
@@ -75,72 +65,14 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def residual_of(options: argparse.Namespace, name: str) -> dict[str, Any]:
-    """The [residual] section of a case."""
-    if name.startswith("{"):
-        section: dict[str, Any] = json.loads(name)
-    else:
-        section = {"mode": name}
-    if section["mode"] == "block":
-        section.setdefault("block_size", 2 * options.layers // options.blocks)
-    return section
-
-
 def _case(options: argparse.Namespace, grid: Any, name: str) -> tuple[Callable[[], object], int]:
     """One whole step as a function, and the bytes that stand after its forward."""
-    from attnres_train.trainer.build import build_parts
     from tests.bench.kept import live_bytes
 
-    config = _config(options, residual_of(options, name))
-    parts = build_parts(config, grid, (options.layers,), VOCABULARY)
-    batch = _batch(options)
-
-    def step() -> None:
-        parts.engine.zero_grad()
-        parts.pipeline.run(parts.engine.chunks, [batch])
-        parts.engine.step(1e-4)
-
-    stage = parts.engine.chunks[0].module
+    parts, batch = parts_of(options, grid, name), batch_of(options)
+    (stage,) = parts.stages
     stage.set_input_tensor([None])
-    return step, live_bytes(lambda: stage(batch.tokens_BT, batch.labels_BT))
-
-
-def _config(options: argparse.Namespace, residual: dict[str, Any]) -> Any:
-    from attnres_train.config.run_config import RunConfig
-    from attnres_train.depth.config import ResidualConfig
-    from attnres_train.model.config import ModelConfig
-    from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
-    from attnres_train.trainer.config import TrainingConfig
-
-    return RunConfig(
-        model=ModelConfig(
-            num_layers=options.layers,
-            hidden_size=options.width,
-            ffn_hidden_size=options.width * 8 // 3 // 64 * 64,
-            num_attention_heads=options.width // 64,
-        ),
-        residual=ResidualConfig(**residual),
-        optimizer=OptimizerConfig(learning_rate=1e-4, clip_grad_norm=1.0),
-        schedule=ScheduleConfig(warmup_steps=0),
-        training=TrainingConfig(
-            global_batch_size=options.batch,
-            micro_batch_size=options.batch,
-            sequence_length=options.sequence,
-            steps=1,
-            precision=options.precision,
-        ),
-    )
-
-
-def _batch(options: argparse.Namespace) -> Any:
-    import torch
-
-    from tests.distributed.tiny import SyntheticBatch
-
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(VOCABULARY, (options.batch, options.sequence + 1), generator=generator)
-    mask = torch.ones(options.batch, options.sequence)
-    return SyntheticBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), mask)
+    return step_of(parts, batch), live_bytes(lambda: stage(batch.tokens_BT, batch.labels_BT))
 
 
 if __name__ == "__main__":

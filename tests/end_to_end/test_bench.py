@@ -20,6 +20,7 @@ SMALL_WIRE = "--virtual 2 --layers 4 --width 32 --sequence 16 --batch 1 --micro-
     [
         ("aggregate --rounds 1 --rows 32 --width 32 --sources 3", {"native", "lean", "reference", "stack and einsum"}),
         (f"step {SMALL_STEP}", {"standard", "block", "full"}),
+        (f"observe {SMALL_STEP}", {"standard", "block", "full"}),
         (
             "two_phase --rounds 1 --rows 32 --width 32 --queries 2",
             {"native, 2 queries", "two-phase (torch), 2 queries"},
