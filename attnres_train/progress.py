@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -41,8 +42,9 @@ class StepReport:
     forward_bytes: int
     backward_bytes: int
     stop_requested: bool
-    data_seconds: float
-    """Time this rank waited for its samples, which are read while the step before runs."""
+    seconds: Mapping[str, float]
+    """By phase, of this rank: `data` (waiting for its samples, which are read while the step before runs), `forward`,
+    `backward`, `waiting` (for the neighbours in the pipeline), `reduction` (of gradients), `optimizer`."""
     not_finite: tuple[str, ...] = ()
     """Of a skipped step: which ranks had a loss that is not finite, on which samples."""
     writing_ranks: int = 0

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import draw_map, png
-from attnres_train.observe.sinks import JsonlSink
+from attnres_train.observe.sinks import Guarded, JsonlSink
 
 log = logging.getLogger(CONSOLE)
 MAP_TAG = "depth/weights"
@@ -21,8 +22,8 @@ class DepthRecorder:
     """`show` gets the picture of a step as PNG, under its tag; pictures are drawn beside training."""
 
     def __init__(self, run_folder: Path, step: int, show: Callable[[int, str, bytes], None]):
-        self._lines = JsonlSink(run_folder / "depth.jsonl", step)
-        self._pictures = run_folder / "depth"
+        self._lines = Guarded(JsonlSink(run_folder / "depth.jsonl", step), "depth.jsonl")
+        self._files = Guarded(PictureFolder(run_folder / "depth"), "depth/")
         self._show = show
         self._alarms = DepthAlarms()
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="depth map")
@@ -51,6 +52,22 @@ class DepthRecorder:
         if figure is None:
             return
         picture = png(figure)
-        self._pictures.mkdir(exist_ok=True)
-        (self._pictures / f"step-{step:08d}.png").write_bytes(picture)
         self._show(step, MAP_TAG, picture)
+        self._files.picture(step, MAP_TAG, picture)
+
+
+class PictureFolder:
+    """Pictures as files, one a step."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Pictures alone are kept here."""
+
+    def picture(self, step: int, tag: str, png: bytes) -> None:
+        self._folder.mkdir(exist_ok=True)
+        (self._folder / f"step-{step:08d}.png").write_bytes(png)
+
+    def close(self) -> None:
+        pass

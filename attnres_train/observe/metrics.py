@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +16,16 @@ from attnres_train.progress import StepReport, TrainState
 GIB = 2**30
 
 
+PHASES = ("data", "forward", "backward", "waiting", "reduction", "optimizer")
+"""Of a step, in the order they begin. `waiting` is for the neighbours in the pipeline, its bubble included."""
+
+
 @dataclass(frozen=True)
 class Timing:
-    """Seconds and tokens since the last logged step."""
+    """Seconds and tokens since the last logged step; `phases` is a mean over the ranks."""
 
     seconds: float
-    data_seconds: float
+    phases: Mapping[str, float]
     steps: int
     tokens: int
 
@@ -53,7 +58,7 @@ def step_metrics(
         "throughput/tokens_per_second_per_device": tokens_per_second / devices,
         "throughput/model_tflops_per_device": tokens_per_second * flops_per_token / devices / 1e12,
         "time/step_seconds": timing.seconds / timing.steps,
-        "time/data_seconds": timing.data_seconds / timing.steps,
+        **{f"time/{phase}_seconds": timing.phases[phase] / timing.steps for phase in PHASES},
         "memory/peak_gib": peaks.memory_gib,
         "pipeline/forward_bytes": report.forward_bytes,
         "pipeline/backward_bytes": report.backward_bytes,
@@ -61,13 +66,16 @@ def step_metrics(
     }
 
 
-def peaks_of_ranks(grid: Grid, kept_bytes: int) -> Peaks:
-    """Peaks over the ranks, of which each gives its own. A collective."""
+def over_ranks(grid: Grid, kept_bytes: int, phases: Mapping[str, float]) -> tuple[Peaks, dict[str, float]]:
+    """Peaks over the ranks and means of their seconds by phase, of which each gives its own. A collective."""
     if grid.device.type == "cuda":
         mine = torch.cuda.max_memory_allocated(grid.device) / GIB
     else:
         unit_bytes = 1 if sys.platform == "darwin" else 1024
         mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / GIB
-    peaks = torch.tensor([mine, kept_bytes], dtype=torch.float64)
-    dist.all_reduce(peaks, op=dist.ReduceOp.MAX, group=grid.control)
-    return Peaks(peaks[0].item(), int(peaks[1].item()))
+    everybody = torch.zeros(grid.world_size, 2 + len(PHASES), dtype=torch.float64)
+    own = [mine, kept_bytes, *(phases.get(phase, 0.0) for phase in PHASES)]
+    everybody[grid.rank] = torch.tensor(own, dtype=torch.float64)
+    dist.all_reduce(everybody, group=grid.control)
+    memory_gib, kept = everybody[:, :2].amax(0).tolist()
+    return Peaks(memory_gib, int(kept)), dict(zip(PHASES, everybody[:, 2:].mean(0).tolist(), strict=True))

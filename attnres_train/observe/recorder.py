@@ -13,8 +13,9 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.observe.console import CONSOLE, step_line
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
-from attnres_train.observe.metrics import Timing, peaks_of_ranks, step_metrics
-from attnres_train.observe.sinks import JsonlSink, Sink, TensorBoardSink
+from attnres_train.observe.event_file import EventFile
+from attnres_train.observe.metrics import Timing, over_ranks, step_metrics
+from attnres_train.observe.sinks import Guarded, JsonlSink, Sink
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
 
@@ -33,20 +34,21 @@ class Recorder:
         self._depth = DepthRecorder(run_folder, state.step, self._picture) if looks else None
         sample_log = run_folder / "samples.jsonl"
         wanted = config.observe.sample_log and grid.rank == 0
-        self.sample_sink = JsonlSink(sample_log, state.step) if wanted else None
+        self.sample_sink = Guarded(JsonlSink(sample_log, state.step), sample_log.name) if wanted else None
         self._restart_clock(state)
 
     def step(self, state: TrainState, report: StepReport, sample_ids: Sequence[Sequence[str]], *, last: bool) -> None:
         """Record one training step where it is due; the last of this process always is."""
-        self._data_seconds += report.data_seconds
+        for phase, spent in report.seconds.items():
+            self._phases[phase] = self._phases.get(phase, 0.0) + spent
         if self.config.observe.sample_log:
             self._record_samples(state.step, sample_ids)
         due = state.step % self.config.observe.log_interval_steps == 0 or last or not report.applied
         if not due:
             return
-        peaks = peaks_of_ranks(self.grid, report.kept_bytes)
+        peaks, phases = over_ranks(self.grid, report.kept_bytes, self._phases)
         seconds = time.perf_counter() - self._since
-        timing = Timing(seconds, self._data_seconds, state.step - self._logged.step, state.tokens - self._logged.tokens)
+        timing = Timing(seconds, phases, state.step - self._logged.step, state.tokens - self._logged.tokens)
         values = step_metrics(
             state,
             report,
@@ -96,14 +98,13 @@ class Recorder:
 
     def _picture(self, step: int, tag: str, png: bytes) -> None:
         for sink in self.sinks:
-            if isinstance(sink, TensorBoardSink):
-                sink.picture(step, tag, png)
+            sink.picture(step, tag, png)
 
     def _restart_clock(self, state: TrainState) -> None:
         """Time from here on counts for the next logged step; evaluation and saving never do."""
         self._since = time.perf_counter()
         self._logged = state
-        self._data_seconds = 0.0
+        self._phases: dict[str, float] = {}
 
     def _record_samples(self, step: int, sample_ids: Sequence[Sequence[str]]) -> None:
         """The ids that the ranks really used, gathered from one rank of each replica, in step order."""
@@ -119,7 +120,7 @@ class Recorder:
 
 
 def _open_sinks(config: RunConfig, run_folder: Path, step: int) -> list[Sink]:
-    sinks: list[Sink] = [JsonlSink(run_folder / "metrics.jsonl", step)]
+    sinks: list[Sink] = [Guarded(JsonlSink(run_folder / "metrics.jsonl", step), "metrics.jsonl")]
     if config.observe.tensorboard:
-        sinks.append(TensorBoardSink(run_folder / "tensorboard", step))
+        sinks.append(Guarded(EventFile(run_folder / "tensorboard", step), "tensorboard"))
     return sinks

@@ -1,63 +1,91 @@
-"""Where records go: `metrics.jsonl` and TensorBoard, each step once however often a run is resumed."""
+"""Where records go: lines of JSON, each step once however often a run is resumed; and what guards all of it."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from io import RawIOBase
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
+
+from attnres_train.observe.console import CONSOLE
+
+log = logging.getLogger(CONSOLE)
 
 
 class Sink(Protocol):
     def write(self, step: int, values: Mapping[str, Any]) -> None: ...
 
+    def picture(self, step: int, tag: str, png: bytes) -> None: ...
+
     def close(self) -> None: ...
 
 
 class JsonlSink:
-    """One JSON object a record, flushed as it is written.
+    """One JSON object a record, each written at once.
 
     Opening it at `step` drops the records of later steps: a resumed run writes them anew.
     """
 
     def __init__(self, path: Path, step: int):
         drop_records_after(path, step)
-        self._file = open(path, "a", encoding="utf-8")
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - until it is closed
+        self._cut = False
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
+        line = json.dumps({"step": step, **values}) + "\n"
+        # What a full disk has cut short gets a line of its own, which readers pass over.
+        data, self._cut = ("\n" * self._cut + line).encode(), True
+        write_whole(self._file, data)
+        self._cut = False
+
+    def picture(self, step: int, tag: str, png: bytes) -> None:
+        """Lines hold no pictures."""
 
     def close(self) -> None:
         self._file.close()
 
 
-class TensorBoardSink:
-    """Event files; opening at `step` makes readers drop what an earlier run wrote for later steps."""
+def write_whole(file: RawIOBase, data: bytes) -> None:
+    """All of `data`, which one call need not write."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) or 0 :]
 
-    def __init__(self, folder: Path, step: int):
-        from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=step + 1)
+class Guarded:
+    """A sink whose disk may fill up or vanish: one warning, and training goes on.
+
+    Later records are tried again, so that curves go on when there is space again. One thread at a time gets through.
+    """
+
+    def __init__(self, sink: Sink, name: str):
+        self._sink, self._name = sink, name
+        self._lost = 0
+        self._turn = Lock()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        for tag, value in values.items():
-            if "/" in tag:  # the positions (tokens, samples) are no curves
-                self._writer.add_scalar(tag, value, step)
-        self._writer.flush()
+        self._try(lambda: self._sink.write(step, values))
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
-        """A picture for the image tab."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of PNG's IHDR
-        image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
-        self._writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
-        self._writer.flush()
+        self._try(lambda: self._sink.picture(step, tag, png))
 
     def close(self) -> None:
-        self._writer.close()
+        self._try(self._sink.close)
+        if self._lost:
+            log.warning(f"{self._name}: {self._lost} records could not be written")
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            with self._turn:
+                action()
+        except OSError as error:
+            if not self._lost:
+                log.warning(f"{self._name} cannot be written ({error.strerror}); training goes on without its records")
+            self._lost += 1
 
 
 def drop_records_after(path: Path, step: int) -> None:

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.schedule import Arrival
+from attnres_train.parallel.stopwatch import Stopwatch
 
 
 @dataclass
 class Transfer:
     """Messages under way; keeps their memory until they are through, then tells `done`."""
 
+    stopwatch: Stopwatch
     works: list[dist.Work] = field(default_factory=list)
     messages: list[Tensor] = field(default_factory=list)
     done: Callable[[], None] | None = None
@@ -32,8 +34,9 @@ class Transfer:
         return all(work.is_completed() for work in self.works)
 
     def wait(self) -> None:
-        for work in self.works:
-            work.wait()
+        with self.stopwatch.phase("waiting"):
+            for work in self.works:
+                work.wait()
         self.works, self.messages = [], []
         done, self.done = self.done, None
         if done is not None:
@@ -61,17 +64,20 @@ class Lane:
         groups: tuple[dist.ProcessGroup, dist.ProcessGroup],
         chunk_bytes: int | None,
         max_leaving: int,
+        stopwatch: Stopwatch,
     ):
         self.to_rank, self.from_rank = to_rank, from_rank
         self.send_group, self.receive_group = groups
         self.chunk_bytes, self.max_leaving = chunk_bytes, max_leaving
+        self.stopwatch = stopwatch
         self._leaving: deque[Transfer] = deque()
 
     def send(self, tensors: Sequence[Tensor], done: Callable[[], None] | None = None) -> Transfer:
         """Begin to send `tensors` straight from where they are; `done` is told once they have left."""
         messages = self._messages(tensors)
         operations = [dist.P2POp(dist.isend, message, self.to_rank, self.send_group) for message in messages]
-        transfer = Transfer(dist.batch_isend_irecv(operations) if operations else [], messages, done)
+        works = dist.batch_isend_irecv(operations) if operations else []
+        transfer = Transfer(self.stopwatch, works, messages, done)
         self._leaving.append(transfer)
         self._let_go()
         return transfer
@@ -81,7 +87,7 @@ class Lane:
         messages = self._messages(tensors)
         self._let_go()
         operations = [dist.P2POp(dist.irecv, message, self.from_rank, self.receive_group) for message in messages]
-        return Transfer(dist.batch_isend_irecv(operations) if operations else [], messages)
+        return Transfer(self.stopwatch, dist.batch_isend_irecv(operations) if operations else [], messages)
 
     def _let_go(self) -> None:
         while self._leaving and (len(self._leaving) > self.max_leaving or self._leaving[0].is_through):

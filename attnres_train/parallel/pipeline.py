@@ -19,6 +19,7 @@ from attnres_train.model.stage import StageRole
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pool import BufferPool
+from attnres_train.parallel.stopwatch import Stopwatch
 from attnres_train.parallel.transport import HistoryCommunicator, Outgoing
 from attnres_train.parallel.wire import WirePlan
 
@@ -75,9 +76,13 @@ class Pipeline:
         pool = BufferPool(slice_shape, dtype, grid.device, limit=4 * (plan.slices_max + 1))
         chunk_bytes = None if parallel.chunk_mib is None else parallel.chunk_mib * MIB
         eager = grid.device.type == "cpu" if parallel.eager is None else parallel.eager
+        self.stopwatch = Stopwatch(grid.device)
         self.communicator = HistoryCommunicator(
-            grid, config, plan, pool, chunk_bytes=chunk_bytes, eager=eager, offload=parallel.offload
+            grid, config, plan, pool, self.stopwatch, chunk_bytes=chunk_bytes, eager=eager, offload=parallel.offload
         )
+        if config.finalize_model_grads_func is not None:
+            reduce = self.stopwatch.timed("reduction", config.finalize_model_grads_func)
+            config.finalize_model_grads_func = reduce
 
     def run(
         self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False
@@ -89,17 +94,18 @@ class Pipeline:
         self.communicator.begin(len(batches), forward_only)
         interleaved = self.grid.parallel.virtual > 1
         try:
-            reports = get_forward_backward_func()(
-                forward_step_func=self._forward_step,
-                data_iterator=[enumerate(batches) for _ in chunks] if interleaved else enumerate(batches),
-                model=list(chunks) if interleaved else chunks[0],
-                num_microbatches=len(batches),
-                seq_length=self.sequence_length,
-                micro_batch_size=self.micro_batch_size,
-                forward_only=forward_only,
-                p2p_communicator=self.communicator,
-                pg_collection=self.grid.groups,
-            )
+            with self.stopwatch.phase("backward"):  # what is neither forward, nor waiting, nor reduction
+                reports = get_forward_backward_func()(
+                    forward_step_func=self._forward_step,
+                    data_iterator=[enumerate(batches) for _ in chunks] if interleaved else enumerate(batches),
+                    model=list(chunks) if interleaved else chunks[0],
+                    num_microbatches=len(batches),
+                    seq_length=self.sequence_length,
+                    micro_batch_size=self.micro_batch_size,
+                    forward_only=forward_only,
+                    p2p_communicator=self.communicator,
+                    pg_collection=self.grid.groups,
+                )
         except BaseException:
             self.communicator.abandon()
             raise
@@ -120,7 +126,8 @@ class Pipeline:
             progress = partial(self.communicator.progress, micro_batch, role.stage)
         device = self.grid.device
         documents = None if batch.segments_BT is None else Documents.of(batch.segments_BT, device)
-        output = chunk(batch.tokens_BT.to(device), batch.labels_BT.to(device), documents, progress)
+        with self.stopwatch.phase("forward"):
+            output = chunk(batch.tokens_BT.to(device), batch.labels_BT.to(device), documents, progress)
         if isinstance(output, History):
             cache = self.communicator.cache
             output = Outgoing(cache.depart(micro_batch, role.stage, output), cache)

@@ -28,6 +28,7 @@ from attnres_train.parallel.lane import Inbox, Incoming, Lane, Transfer
 from attnres_train.parallel.offload import HostOffload
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.schedule import Arrival, Schedule
+from attnres_train.parallel.stopwatch import Stopwatch
 from attnres_train.parallel.wire import WirePlan
 
 
@@ -98,6 +99,7 @@ class HistoryCommunicator(P2PCommunicator):
         config: TransformerConfig,
         plan: WirePlan,
         pool: BufferPool,
+        stopwatch: Stopwatch,
         *,
         chunk_bytes: int | None = None,
         eager: bool = False,
@@ -112,8 +114,8 @@ class HistoryCommunicator(P2PCommunicator):
         self.traffic = Traffic()
         leaving = 2 * (plan.slices_max + 1)
         forward, backward = grid.lane_groups(grid.lanes.forward, 1), grid.lane_groups(grid.lanes.backward, -1)
-        self.forward = Lane(self.next_rank, self.prev_rank, forward, chunk_bytes, leaving)
-        self.backward = Lane(self.prev_rank, self.next_rank, backward, chunk_bytes, leaving)
+        self.forward = Lane(self.next_rank, self.prev_rank, forward, chunk_bytes, leaving, stopwatch)
+        self.backward = Lane(self.prev_rank, self.next_rank, backward, chunk_bytes, leaving, stopwatch)
         self._arrivals, self._returns = self._inboxes([], [])
 
     def schedule(self, num_micro_batches: int) -> Schedule:

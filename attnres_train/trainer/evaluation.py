@@ -25,7 +25,8 @@ def evaluate(parts: Parts, data: ValidationData, micro_batch_size: int) -> float
         totals = parts.pipeline.run(parts.engine.chunks, batches, forward_only=True)
     for chunk in parts.engine.chunks:
         chunk.train()
-    parts.pipeline.communicator.take_traffic()  # the bytes of an evaluation are no training step's
+    parts.pipeline.communicator.take_traffic()  # neither the bytes nor the seconds are a training step's
+    parts.pipeline.stopwatch.take()
     return agree(grid, totals, Traffic(), stop_requested=False).loss
 
 

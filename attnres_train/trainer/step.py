@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,14 +32,15 @@ def train_step(
 
     `writing` is how a checkpoint stands that this rank writes meanwhile.
     """
-    started = time.perf_counter()
-    batches = loader.step(state.samples)
-    data_seconds = time.perf_counter() - started
+    stopwatch = parts.pipeline.stopwatch
+    with stopwatch.phase("data"):
+        batches = loader.step(state.samples)
     rate = learning_rate(config.optimizer, config.schedule, config.training.steps, state.step + 1)
 
     parts.engine.zero_grad()
     totals = parts.pipeline.run(parts.engine.chunks, batches)
-    update = parts.engine.step(rate)
+    with stopwatch.phase("optimizer"):
+        update = parts.engine.step(rate)
 
     traffic = parts.pipeline.communicator.take_traffic()
     agreed = agree(parts.pipeline.grid, totals, traffic, stop_requested, writing)
@@ -53,7 +53,7 @@ def train_step(
         forward_bytes=agreed.forward_bytes,
         backward_bytes=agreed.backward_bytes,
         stop_requested=agreed.stop_requested,
-        data_seconds=data_seconds,
+        seconds=stopwatch.take(),
         kept_bytes=traffic.kept_bytes,
         not_finite=() if update.applied else culprits(parts.pipeline.grid, totals, batches),
         writing_ranks=agreed.writing_ranks,

@@ -20,7 +20,9 @@ from tests.end_to_end.processes import ancestors, read, wait_for_rank
 TAGS = {
     "loss/train", "optim/lr", "optim/grad_norm", "optim/skipped_steps", "throughput/tokens_per_second",
     "throughput/tokens_per_second_per_device", "throughput/model_tflops_per_device", "time/step_seconds",
-    "time/data_seconds", "memory/peak_gib", "pipeline/forward_bytes", "pipeline/backward_bytes", "pipeline/kept_bytes",
+    "time/data_seconds", "time/forward_seconds", "time/backward_seconds", "time/waiting_seconds",
+    "time/reduction_seconds", "time/optimizer_seconds", "memory/peak_gib", "pipeline/forward_bytes",
+    "pipeline/backward_bytes", "pipeline/kept_bytes",
 }  # fmt: skip
 
 
@@ -50,6 +52,8 @@ def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
 
     first = records(run / "metrics.jsonl")[0]
     assert TAGS | {"step", "tokens", "samples"} == first.keys()
+    phases = [value for tag, value in first.items() if tag.startswith("time/") and tag != "time/step_seconds"]
+    assert 0.5 * first["time/step_seconds"] < sum(phases) < 1.05 * first["time/step_seconds"]
     assert (first["step"], first["samples"], first["tokens"]) == (1, 8, 8 * 32)
     # 3 layers on 2 stages: blocks of 3 sublayers put source 0, block 1 and a partial on the one hop.
     assert first["pipeline/forward_bytes"] == first["pipeline/backward_bytes"] == 4 * 3 * 32 * 2 * 32 * 4

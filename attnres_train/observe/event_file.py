@@ -1,0 +1,93 @@
+"""TensorBoard's event files, written at once and by one process.
+
+The library's own writer hands events to a thread; when its disk is full the thread dies with a traceback, and a later
+call raises. Here a record is on its way to the disk, or an error, when `write` returns; and all values of a step are
+one event. Records and their checksums are the library's (`tensorboard.summary.writer.record_writer`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Mapping
+from errno import ENOSPC
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+from attnres_train.observe.sinks import write_whole
+
+LEAST_FREE_BYTES = 1 << 20
+
+
+class EventFile:
+    """The curves and pictures of a run in `folder`, from the step after `step` on.
+
+    Readers drop what an earlier run wrote for later steps. A file that could not be written to the end is left as it
+    is, and the next record begins another one.
+    """
+
+    def __init__(self, folder: Path, step: int):
+        self._folder = folder
+        self._file: RawIOBase | None = None
+        self._opened = 0
+        self._open(step + 1)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        # The positions (tokens, samples) have no group in their tag: they are no curves.
+        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if "/" in tag]
+        if scalars:
+            self._add(step, summary=Summary(value=scalars))
+
+    def picture(self, step: int, tag: str, png: bytes) -> None:
+        """A picture for the image tab."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of PNG's IHDR
+        image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
+        self._add(step, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _open(self, first_step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self._folder).free < LEAST_FREE_BYTES:
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{self._opened}"
+        self._file = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115 - until it is closed
+        self._opened += 1
+        self._add(None, file_version="brain.Event:2")
+        self._add(first_step, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, step: int | None, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        if self._file is None:
+            assert step is not None
+            self._open(step)
+        event = Event(wall_time=time.time(), step=step or 0, **content)
+        try:
+            RecordWriter(_Whole(self._file)).write(event.SerializeToString())
+        except OSError:
+            self._file.close()
+            self._file = None
+            raise
+
+
+class _Whole:
+    """A raw file as the library's writer wants it."""
+
+    def __init__(self, file: RawIOBase):
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        write_whole(self._file, data)
