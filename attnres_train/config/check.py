@@ -8,6 +8,7 @@ from math import gcd
 from attnres_train.config.check_batch import check_batch
 from attnres_train.config.check_data import check_data
 from attnres_train.config.check_engine import check_engine
+from attnres_train.config.check_observe import check_observe
 from attnres_train.config.check_residual import check_residual
 from attnres_train.config.check_schedule import check_schedule
 from attnres_train.config.nearest import join_or, nearest_divisors, nearest_multiples
@@ -31,6 +32,7 @@ def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
         *_tokenizer(config),
         *check_data(config),
         *check_engine(config),
+        *check_observe(config, world_size),
         *_resume(config),
     ]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from attnres_train.checkpoint.folder import candidates
 from attnres_train.config.check_data import check_weights
 from attnres_train.config.check_engine import check_engine_files
+from attnres_train.config.check_observe import check_observe_files
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights
@@ -22,7 +23,8 @@ def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
     can_be_opened = not absent and not any(check_weights(config))
     folder = run_folder(config, config_path)
     contents = _contents(config) if can_be_opened else []
-    return [*absent, *contents, *_writable(folder), *_resume(config, folder), *check_engine_files(config)]
+    libraries = [*check_engine_files(config), *check_observe_files(config)]
+    return [*absent, *contents, *_writable(folder), *_resume(config, folder), *libraries]
 
 
 def check_needed_for_training(config: RunConfig) -> list[Problem]:

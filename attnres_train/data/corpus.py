@@ -276,6 +276,13 @@ class ValidationData:
         return len(self._places)
 
     @property
+    def tokens_per_byte(self) -> float | None:
+        """Tokens a byte of text, a mean over the samples by what their corpora have; None if one has no manifest."""
+        manifests = [self.corpora[number].manifest for number, _ in self._places]
+        known = [m.tokens / m.text_bytes for m in manifests if m is not None and m.text_bytes]
+        return sum(known) / len(known) if known and len(known) == len(manifests) else None
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 over all that the samples depend on: equal on ranks that evaluate on the same ones."""
         parts = [f"{self.sequence_length} {len(self)}"]

@@ -18,3 +18,9 @@ class ObserveConfig:
     """Write TensorBoard event files beside `metrics.jsonl`."""
     sample_log: bool = False
     """Write the ids of each step's samples to `samples.jsonl`."""
+    wandb_project: str | None = None
+    """Also send curves to this project of Weights & Biases, with `pip install wandb`."""
+    profile_steps: tuple[int, int] | None = None
+    """First and last step of a trace by torch's profiler, in `profile/`; on a GPU with a snapshot of memory."""
+    profile_ranks: tuple[int, ...] = (0,)
+    """Ranks that are traced."""

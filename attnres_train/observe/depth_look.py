@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from attnres_train.depth.layout import DepthLayout
 
 SIZES = ("input_rms", "output_rms", "partial_rms", "gradient_rms")
@@ -65,13 +67,8 @@ class DepthLook:
 
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> DepthLook:
-        lists = ("sources", "weights")
-        return cls(
-            tuple(
-                ReaderLook(**{k: tuple(v) if k in lists and v is not None else v for k, v in reader.items()})
-                for reader in record["readers"]
-            )
-        )
+        """Raises ValueError for a record that is none of a look."""
+        return TypeAdapter(cls).validate_python({"readers": record.get("readers")})
 
     def curves(self) -> dict[str, float]:
         """Values by tag: `depth/entropy/03-mlp`."""

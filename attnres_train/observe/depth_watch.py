@@ -23,7 +23,8 @@ from torch.utils.hooks import RemovableHandle
 
 from attnres_train.depth.history import History
 from attnres_train.depth.reader import DepthReader
-from attnres_train.model.layer import TransformerLayer
+from attnres_train.model.head import Head
+from attnres_train.model.layer import Sublayer, TransformerLayer
 from attnres_train.model.stage import StageModel
 from attnres_train.observe.depth_look import SIZES, DepthLook, ReaderLook, reader_name
 from attnres_train.parallel.grid import Grid
@@ -66,9 +67,8 @@ class DepthWatch:
 
     def _reader(self, index: int, row: Sequence[float]) -> ReaderLook:
         sums, weights, reads = dict(zip(_SUMS, row, strict=False)), row[len(_SUMS) :], self._layout.reads(index)
-        sizes = {size: math.sqrt(sums[size] / sums["tokens"]) for size in SIZES}
-        if index == self._head:
-            sizes |= dict.fromkeys(SIZES[1:])
+        read, *others = (math.sqrt(sums[size] / sums["tokens"]) for size in SIZES)
+        sizes = [None] * len(others) if index == self._head else others
         return ReaderLook(
             name=reader_name(self._layout, index),
             sources=reads.sources,
@@ -76,7 +76,8 @@ class DepthWatch:
             weights=tuple(w / sums["weighed"] for w in weights[: reads.count]) if sums["weighed"] else None,
             entropy=sums["entropy"] / sums["shared"] if sums["shared"] else None,
             query_norm=sums["query"] / sums["queries"] if sums["queries"] else None,
-            **sizes,
+            input_rms=read,
+            **dict(zip(SIZES[1:], sizes, strict=True)),
         )
 
     def _hooks(self, stage: StageModel) -> Iterator[RemovableHandle]:
@@ -93,14 +94,14 @@ class DepthWatch:
         if stage.head is not None:
             yield stage.head.register_forward_hook(partial(self._after_head, self._head))
 
-    def _after_sublayer(self, reader: int, sublayer: nn.Module, arguments: tuple[Any, ...], after: History) -> None:
+    def _after_sublayer(self, reader: int, sublayer: Sublayer, arguments: tuple[Any, ...], after: History) -> None:
         if not self._in_forward:
             return
         self._read(reader, sublayer.depth, arguments[0])
         written = after.sources[max(after.sources)] if after.partial is None else after.partial
         self._add(reader, "partial_rms", _squares(written.value))
 
-    def _after_head(self, reader: int, head: nn.Module, arguments: tuple[Any, ...], _losses: Tensor) -> None:
+    def _after_head(self, reader: int, head: Head, arguments: tuple[Any, ...], _losses: Tensor) -> None:
         if self._in_forward:
             self._read(reader, head.depth, arguments[0])
 
@@ -113,8 +114,7 @@ class DepthWatch:
             output_TBD.register_hook(lambda grad_TBD: self._add(reader, "gradient_rms", _squares(grad_TBD)))
 
     @torch.no_grad()
-    def _read(self, reader: int, depth: nn.Module, history: History) -> None:
-        assert isinstance(depth, DepthReader)
+    def _read(self, reader: int, depth: DepthReader, history: History) -> None:
         look = depth.look(history)
         tokens = look.mix_ND.shape[0]
         self._add(reader, "tokens", tokens)
@@ -126,9 +126,10 @@ class DepthWatch:
         if look.entropy_N is not None:
             self._add(reader, "shared", tokens)
             self._add(reader, "entropy", look.entropy_N.sum(dtype=torch.float64))
-        if "query" in depth.initial:
+        query = depth._parameters.get("query")
+        if query is not None:
             self._add(reader, "queries", 1)
-            self._add(reader, "query", torch.linalg.vector_norm(depth.query.detach(), dtype=torch.float64))
+            self._add(reader, "query", torch.linalg.vector_norm(query, dtype=torch.float64))
 
     def _add(self, reader: int, what: str, value: Tensor | float) -> None:
         self._sums_RC[reader, _SUMS.index(what)] += value

@@ -55,30 +55,29 @@ class EventFile:
         if self._file is not None:
             self._file.close()
 
-    def _open(self, first_step: int) -> None:
+    def _open(self, first_step: int) -> RawIOBase:
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         self._folder.mkdir(parents=True, exist_ok=True)
         if shutil.disk_usage(self._folder).free < LEAST_FREE_BYTES:
             raise OSError(ENOSPC, os.strerror(ENOSPC))
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{self._opened}"
-        self._file = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115 - until it is closed
+        self._file = file = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115 - until it is closed
         self._opened += 1
-        self._add(None, file_version="brain.Event:2")
+        self._add(0, file_version="brain.Event:2")
         self._add(first_step, session_log=SessionLog(status=SessionLog.START))
+        return file
 
-    def _add(self, step: int | None, **content: Any) -> None:
+    def _add(self, step: int, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        if self._file is None:
-            assert step is not None
-            self._open(step)
-        event = Event(wall_time=time.time(), step=step or 0, **content)
+        file = self._file or self._open(step)
+        event = Event(wall_time=time.time(), step=step, **content)
         try:
-            RecordWriter(_Whole(self._file)).write(event.SerializeToString())
+            RecordWriter(_Whole(file)).write(event.SerializeToString())
         except OSError:
-            self._file.close()
+            file.close()
             self._file = None
             raise
 

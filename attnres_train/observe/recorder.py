@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch.distributed as dist
@@ -68,10 +70,14 @@ class Recorder:
         if self._depth is not None:
             self._depth.record(state.step, look)
 
-    def evaluation(self, state: TrainState, loss: float, seconds: float) -> None:
-        """Record the validation loss, in nats a token."""
-        self._write(state, {"loss/valid": loss})
-        log.info(f"step {state.step}  validation loss {loss:.4f} nats a token ({seconds:.1f} s)")
+    def evaluation(self, state: TrainState, loss: float, tokens_per_byte: float | None, seconds: float) -> None:
+        """Record the validation loss, in nats a token, and in bits a byte where the corpus knows its bytes."""
+        values, words = {"loss/valid": loss}, f"{loss:.4f} nats a token"
+        if tokens_per_byte is not None:
+            bits = values["loss/valid_bits_per_byte"] = loss / math.log(2) * tokens_per_byte
+            words += f", {bits:.4f} bits a byte"
+        self._write(state, values)
+        log.info(f"step {state.step}  validation loss {words} ({seconds:.1f} s)")
         self._restart_clock(state)
 
     def checkpoint_started(self, state: TrainState, blocked_seconds: float) -> None:
@@ -123,4 +129,8 @@ def _open_sinks(config: RunConfig, run_folder: Path, step: int) -> list[Sink]:
     sinks: list[Sink] = [Guarded(JsonlSink(run_folder / "metrics.jsonl", step), "metrics.jsonl")]
     if config.observe.tensorboard:
         sinks.append(Guarded(EventFile(run_folder / "tensorboard", step), "tensorboard"))
+    if config.observe.wandb_project is not None:
+        from attnres_train.observe.wandb_sink import WandbSink  # installed by those who use it
+
+        sinks.append(Guarded(WandbSink(config.observe.wandb_project, run_folder, asdict(config)), "wandb"))
     return sinks

@@ -56,6 +56,7 @@ class Stopwatch:
         return seconds
 
     def _mark(self, begins: str | None) -> None:
+        moment: Any = None
         if self._on_gpu:
             moment = torch.cuda.Event(enable_timing=True)
             moment.record()

@@ -19,6 +19,7 @@ from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_watch import DepthWatch
 from attnres_train.observe.presence import Presence
+from attnres_train.observe.profiling import Profiling
 from attnres_train.observe.recorder import Recorder
 from attnres_train.parallel.grid import Grid
 from attnres_train.trainer.build import Parts
@@ -68,6 +69,7 @@ def train(run: Run) -> ExitCode:
     recorder = Recorder(run.config, run.grid, run.folder, state, run.flops_per_token)
     saves = Saves(run.folder, run.parts.engine, run.grid, run.identity, run.config.checkpoint, recorder)
     watch = DepthWatch(run.parts.stages, run.grid)
+    profiling = Profiling(run.config.observe, run.folder, run.grid.rank, run.grid.device)
     skipped = SkippedSteps(run.config.training.stop_after_skipped_steps)
     stopped = False
     run.stop.training_begins()
@@ -75,7 +77,7 @@ def train(run: Run) -> ExitCode:
         run.presence.at("training", state.step + 1)
         asked = run.stop.received is not None
         looks = _due(state.step + 1, run.config.observe.depth_interval)
-        with watch.looking() if looks else nullcontext():
+        with watch.looking() if looks else nullcontext(), profiling.around(state.step + 1):
             state, report, batches = train_step(run.parts, run.loader, run.config, state, asked, saves.standing)
         stopped = report.stop_requested and state.step < steps
         ended = stopped or state.step == last_step
@@ -91,10 +93,11 @@ def train(run: Run) -> ExitCode:
             run.presence.at("evaluation")
             started = time.perf_counter()
             loss = evaluate(run.parts, run.validation, run.config.training.micro_batch_size)
-            recorder.evaluation(state, loss, time.perf_counter() - started)
+            recorder.evaluation(state, loss, run.validation.tokens_per_byte, time.perf_counter() - started)
         if _due(state.step, run.config.checkpoint.interval_steps) or ended:
             run.presence.at("saving")
             saves.start(state)
+    profiling.finish(state.step)
     run.presence.at("finishing the last checkpoint")
     saves.finish()
     recorder.close()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.observe.depth_look import SIZES, DepthLook
 from attnres_train.observe.depth_watch import DepthWatch
 from attnres_train.parallel.grid import build_grid
@@ -76,6 +77,17 @@ def test_every_layout_sees_what_one_process_sees(ranks: int, parallel: dict[str,
         for one, other in zip(found, expected, strict=True):
             assert_alike(one, other)
         assert found[0] != found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_under_deepspeed_too(stage: int) -> None:
+    import_deepspeed()
+    cases = CASES[:4]
+    configs = [tiny_config(case, zero={"stage": stage}) for case in cases]
+    for found, expected in zip(run_ranks(look_twice, 2, configs)[0], one_process(cases), strict=True):
+        for one, other in zip(found, expected, strict=True):
+            assert_alike(one, other)
 
 
 @pytest.mark.parametrize("recompute", ["depth", "block"])

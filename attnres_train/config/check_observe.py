@@ -1,0 +1,32 @@
+"""Rules of the `[observe]` section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import Problem
+
+
+def check_observe(config: RunConfig, world_size: int | None) -> Iterator[Problem]:
+    """What is asked for must come: a trace of steps and ranks that there are."""
+    observe, steps = config.observe, config.training.steps
+    if observe.profile_steps is not None:
+        first, last = observe.profile_steps
+        if not 1 <= first <= last <= steps:
+            message = f"{first} to {last} are no steps of 1 to training.steps = {steps}"
+            yield Problem("observe.profile_steps", message, "write the first and the last step, like [10, 12]")
+    ranks = config.parallel.model_ranks if world_size is None else world_size
+    absent = [rank for rank in observe.profile_ranks if not 0 <= rank < ranks]
+    if absent and (world_size is not None or min(absent) < 0):
+        message = f"rank {absent[0]} is not one of {ranks}, which count from 0"
+        yield Problem("observe.profile_ranks", message, f"write ranks below {ranks}")
+
+
+def check_observe_files(config: RunConfig) -> Iterator[Problem]:
+    """Whether the library is there that curves are to be sent with."""
+    from importlib.util import find_spec
+
+    if config.observe.wandb_project is not None and find_spec("wandb") is None:
+        remedy = "pip install wandb, or leave it out"
+        yield Problem("observe.wandb_project", "set, but wandb is not installed", remedy)
