@@ -90,3 +90,14 @@ def training_flops_per_token(model: ModelConfig, padded_vocabulary: int, sequenc
     """
     layers = model.num_layers * layer_forward_flops(model, sequence_length)
     return 3 * (layers + head_forward_flops(model, padded_vocabulary))
+
+
+def flops_in_words(model: ModelConfig, padded_vocabulary: int, sequence_length: int) -> str:
+    """The formula of `training_flops_per_token` with its numbers."""
+    matrices = layer_parameters(model).matrices
+    layer = (
+        f"{model.num_layers} layers (2 * {matrices:,} matrix parameters + 2 * {model.hidden_size} * {sequence_length})"
+    )
+    head = f"2 * {padded_vocabulary} * {model.hidden_size}"
+    total = training_flops_per_token(model, padded_vocabulary, sequence_length)
+    return f"model FLOPs a token: 3 * ({layer} + {head}) = {total:.4g}"

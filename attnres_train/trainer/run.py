@@ -20,7 +20,7 @@ from attnres_train.data.ahead import ReadAhead
 from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words
 from attnres_train.errors import ExitCode, Problem, Refused
-from attnres_train.model.size import training_flops_per_token
+from attnres_train.model.size import flops_in_words, training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.presence import Presence
@@ -103,6 +103,7 @@ def _announce(
         f"data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
     )
     log.info(f"depth backend: {backend}")
+    log.info(flops_in_words(config.model, padded, training.sequence_length))
     log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
     for line in _data_lines(config, corpora):
         log.info(line)
