@@ -13,10 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +22,7 @@ from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.launch.commands import Launch, added_environment, command, forwarded
 from attnres_train.launch.facts import version_facts
 from attnres_train.launch.hostfile import Host, read_hostfile
+from attnres_train.launch.job_folder import job_folder
 from attnres_train.launch.meeting import Node, meet
 from attnres_train.launch.names import (
     DEFAULT_PORT,
@@ -82,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return ExitCode.DONE
         refuse_double_launch(os.environ, launch)
         _check(launch, sum(host.slots for host in hosts) or launch.nodes * launch.ranks)
-        with _job_folder() as folder:
+        with job_folder() as folder:
             return _launch(launch, hosts, options.join_seconds, folder, stop)
     except Checked as checked:
         return int(checked.args[0])
@@ -181,15 +180,6 @@ def _forward(environment: dict[str, str], folder: Path) -> None:
     path = folder / "deepspeed_env"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     environment["DS_ENV_FILE"] = str(path)
-
-
-@contextmanager
-def _job_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="attnres-job-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _plan(options: argparse.Namespace) -> tuple[Launch, list[Host]]:
