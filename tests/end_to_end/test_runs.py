@@ -32,10 +32,17 @@ def curves(run: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+def maps(run: Path) -> list[int]:
+    """Steps of the maps in the image tab."""
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    return [image.step for image in events.Images("depth/weights")]
+
+
 def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
     write_config: Callable[..., Path], corpus: Corpus, tmp_path: Path
 ) -> None:
-    config = write_config(parallel="pipeline = 2")
+    config = write_config(parallel="pipeline = 2", observe="depth_interval = 4")
     files = {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")}
     done = launch(config, 2)
     run = tmp_path / "run"
@@ -61,6 +68,9 @@ def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
     assert list(losses) == list(range(1, 13)) and losses[12] < losses[1] - 0.3
     assert dict(curves(run)["loss/train"]) == pytest.approx(losses)
     assert len(list((run / "tensorboard").iterdir())) == 1, "one process writes"
+    assert [record["step"] for record in records(run / "depth.jsonl")] == [4, 8, 12]
+    assert sorted(path.name for path in (run / "depth").iterdir()) == [f"step-000000{n}.png" for n in ("04", "08", "12")]
+    assert list(by_step(run, "depth/entropy/head")) == [4, 8, 12] == maps(run)
     assert [len(r["samples"]) for r in records(run / "samples.jsonl")] == [8] * 12
 
     again = launch(config, 2)
@@ -70,7 +80,7 @@ def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
 
 def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Path], tmp_path: Path) -> None:
     """Steps 1 to 10, checkpoint at 5, SIGKILL, on from 5 to 12: the values of 6 to 10 are the second run's."""
-    config, run = write_config(), tmp_path / "run"
+    config, run = write_config(observe="depth_interval = 1"), tmp_path / "run"
     launch(config, 2, "--training.stop_after_steps", "5")
     before = by_step(run, "loss/train")
     killed = subprocess.Popen(
@@ -97,7 +107,9 @@ def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Pa
         steps = [step for step, _ in points]
         assert len(steps) == len(set(steps)) and max(steps) == 12, tag
     assert dict(curves(run)["loss/train"]) == pytest.approx(losses)
+    assert "depth/gradient_rms/02-mlp" in curves(run)
     assert [r["step"] for r in records(run / "samples.jsonl")] == list(range(1, 13))
+    assert [r["step"] for r in records(run / "depth.jsonl")] == list(range(1, 13)) == maps(run)
     drawn = [sample for r in records(run / "samples.jsonl") for sample in r["samples"]]
     assert len(drawn) == len(set(drawn)) == 12 * 8, "no sample is drawn twice"
 
