@@ -79,7 +79,7 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
     # Only now: importing torch and megatron-core takes seconds.
     from attnres_train.checkpoint.save import RunIdentity
     from attnres_train.importing.checkpoint import elements, read_checkpoint
-    from attnres_train.importing.fit import misfits, padded_for
+    from attnres_train.importing.fit import misfits, padded_for, unequal_copies
     from attnres_train.importing.write import ImportedState, refuse_a_later_one, write_imported
     from attnres_train.parallel.config import ParallelConfig
     from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
@@ -95,6 +95,7 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
         shardings = {p.name: padded_for(p.sharding, padded) for p in model}
         problems = list(misfits([rank.shapes for rank in found.ranks], shardings)) + found.not_finite()
         problems += _checked(lambda: refuse_a_later_one(runs, found.position.steps))
+        unequal = [] if problems else unequal_copies(found, shardings)
         position = found.position.samples if samples is None else samples
         if problems or position is None:
             raise Refused(problems + _no_position(found.folder, position))
@@ -118,7 +119,7 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
         state=state,
         updates=found.updates,
         samples_from="DeepSpeed's global_samples" if samples is None else "--samples",
-        notes=list(_notes(config, state, found.settings)),
+        notes=[*_notes(config, state, found.settings), *_copies_note(unequal)],
     )
 
 
@@ -157,6 +158,13 @@ def _notes(config: RunConfig, state: TrainState, settings: Sequence[Mapping[str,
     if decays and decays | {0.0} != {ours.weight_decay, 0.0}:
         text = ", ".join(f"{value!r}" for value in sorted(decays))
         yield f"optimizer.weight_decay: was {text}, is {ours.weight_decay!r} for matrices, 0 for vectors from now on"
+
+
+def _copies_note(unequal: Sequence[str]) -> list[str]:
+    if not unequal:
+        return []
+    what = f"{len(unequal)} parameters that tensor ranks share differ between them, such as {unequal[0]}"
+    return [f"{what}: the first rank's are taken"]
 
 
 def _setting(group: Mapping[str, Any], key: str) -> Any:

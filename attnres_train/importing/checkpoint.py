@@ -194,19 +194,20 @@ def _tensor_rank(path: Path, model: Mapping[str, Any], shards: Sequence[Shard], 
     if shards[0].stage == 3:
         parts = parts_of_parameters(groups, len(shards))
     else:
-        written = [[{_plain(n): f for n, f in group.items()} for group in shard.fragments] for shard in shards]
-        parts = parts_of_groups(groups, written)
+        gaps = shards[0].gaps or [[0] * len(shapes) for shapes in groups]
+        parts = parts_of_groups(groups, gaps, [[master.numel() for master, *_ in its.tensors] for its in shards])
     for name, (held, numel) in uncovered(groups, parts).items():
         message = f"the optimizer files have {held} of the {numel} elements of {name}"
         problems.append(Problem(str(path), message, DAMAGED))
     problems += _beyond(parts, shards)
+    if shards[0].stage != 3:
+        problems += _left_over(parts, shards)
     return TensorRank({name: shape for group in groups for name, shape in group.items()}, parts, shards)
 
 
 def _wrong_groups(groups: Sequence[Shapes], shards: Sequence[Shard]) -> Iterator[Problem]:
     for shard in shards:
-        counts = {len(groups), len(shard.tensors)} | ({len(shard.fragments)} if shard.stage != 3 else set())
-        if len(counts) > 1:
+        if len(groups) != len(shard.tensors):
             message = f"has {len(shard.tensors)} groups of parameters, the model's file {len(groups)}"
             yield Problem(str(shard.path), message, DAMAGED)
         elif shard.stage == 3:
@@ -214,6 +215,9 @@ def _wrong_groups(groups: Sequence[Shapes], shards: Sequence[Shard]) -> Iterator
                 if master.numel() != (length := partition_length(shapes, len(shards))):
                     message = f"has {master.numel()} elements of group {number}, the shapes make {length}"
                     yield Problem(str(shard.path), message, "import what was not offloaded to NVMe, and is whole")
+        elif shard.gaps is not None and [len(its) for its in shard.gaps] != [len(shapes) for shapes in groups]:
+            message = "has other numbers of parameters in its groups than the model's file"
+            yield Problem(str(shard.path), message, DAMAGED)
 
 
 def _beyond(parts: Mapping[str, Sequence[Part]], shards: Sequence[Shard]) -> Iterator[Problem]:
@@ -225,6 +229,19 @@ def _beyond(parts: Mapping[str, Sequence[Part]], shards: Sequence[Shard]) -> Ite
                 if part.inside.stop > flat.numel():
                     message = f"ends before the {kind} of {name} does: {flat.numel()} elements in group {part.group}"
                     yield Problem(str(shard.path), message, DAMAGED)
+
+
+def _left_over(parts: Mapping[str, Sequence[Part]], shards: Sequence[Shard]) -> Iterator[Problem]:
+    """Partitions that hold more behind the last parameter than the padding that DeepSpeed adds."""
+    for group in range(len(shards[0].tensors)):
+        held = sum(shard.tensors[group][0].numel() for shard in shards)
+        begins = [sum(shard.tensors[group][0].numel() for shard in shards[:rank]) for rank in range(len(shards))]
+        used = max(
+            (begins[p.rank] + p.inside.stop for its in parts.values() for p in its if p.group == group), default=0
+        )
+        if held - used >= 2 * len(shards):
+            message = f"group {group} has {held} elements in the optimizer files, the shapes end at {used}"
+            yield Problem(str(shards[0].path.parent), message, DAMAGED)
 
 
 def _plain(name: str) -> str:

@@ -37,6 +37,16 @@ def padded_for(sharding: Sharding, padded_vocabulary: int) -> Sharding:
     return sharding if sharding.padded is None else replace(sharding, padded=padded_vocabulary)
 
 
+def unequal_copies(checkpoint: ZeroCheckpoint, model: Mapping[str, Sharding]) -> list[str]:
+    """Parameters that every tensor rank has whole and that are not the same on all of them."""
+    first, *others = checkpoint.ranks
+    return [
+        name
+        for name, sharding in model.items()
+        if sharding.axis is None and any(not other.tensor(name, 0).equal(first.tensor(name, 0)) for other in others)
+    ]
+
+
 def whole_state(checkpoint: ZeroCheckpoint, name: str, sharding: Sharding) -> OptimizerState:
     """The state of one logical tensor, a view of the files wherever it lies in one piece."""
     return OptimizerState(

@@ -1,8 +1,11 @@
 """Where the elements of each parameter lie in the flat partitions of ZeRO's data ranks. Pure.
 
-ZeRO-1 and ZeRO-2 lay the parameters of a group end to end, pad the whole, and cut it into as many equal partitions as
-there are data ranks: a parameter lies in one partition or in several that follow each other. What lies where each
-rank has written down.
+ZeRO-1 and ZeRO-2 lay the parameters of a group end to end, with gaps between them if they are to be aligned, pad the
+whole, and cut it into as many equal partitions as there are data ranks: a parameter lies in one partition or in several
+that follow each other. Padding may be left out of a file, so that the last partitions are shorter there.
+
+The files also say, in `param_slice_mappings`, where a rank holds what. That is of the order of the optimizer's groups,
+and wrong where `round_robin_gradients` has shuffled them (DeepSpeed 0.19.8): the order of `param_shapes` is the one.
 
     group     [ embedding ........ | fc1 .......... | fc2 .... | padding ]
     ranks     [ rank 0 ................ | rank 1 ......................... ]
@@ -17,7 +20,7 @@ partition of a rank is these pieces end to end.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 Shape = tuple[int, ...]
@@ -37,29 +40,31 @@ class Part(NamedTuple):
         return self.inside.stop - self.inside.start
 
 
-class Fragment(NamedTuple):
-    """What a rank has written down: it holds `numel` elements, from `start` on in its partition."""
-
-    start: int
-    numel: int
-
-
 def parts_of_groups(
-    groups: Sequence[Shapes], written: Sequence[Sequence[Mapping[str, Fragment]]]
+    groups: Sequence[Shapes], gaps: Sequence[Sequence[int]], lengths: Sequence[Sequence[int]]
 ) -> dict[str, list[Part]]:
     """ZeRO-1 and ZeRO-2: the parts of every parameter in the order of its elements.
 
-    `written[rank][group]` has the fragments of that rank by name.
+    `gaps[group]` are the elements left free behind each parameter, `lengths[rank][group]` those of each partition.
     """
-    return {
-        name: [
-            Part(rank, group, slice(fragment.start, fragment.start + fragment.numel))
-            for rank, its in enumerate(written)
-            if (fragment := its[group].get(name)) is not None
-        ]
-        for group, shapes in enumerate(groups)
-        for name in shapes
-    }
+    parts = {}
+    for group, shapes in enumerate(groups):
+        offset = 0
+        for (name, shape), gap in zip(shapes.items(), gaps[group], strict=True):
+            stop = offset + math.prod(shape)
+            parts[name] = list(_cut(offset, stop, group, [its[group] for its in lengths]))
+            offset = stop + gap
+    return parts
+
+
+def _cut(start: int, stop: int, group: int, lengths: Sequence[int]) -> Iterator[Part]:
+    """The range of a flat group, cut at the ends of its partitions."""
+    begin = 0
+    for rank, length in enumerate(lengths):
+        inside = slice(max(start, begin) - begin, min(stop, begin + length) - begin)
+        if inside.start < inside.stop:
+            yield Part(rank, group, inside)
+        begin += length
 
 
 def parts_of_parameters(groups: Sequence[Shapes], ranks: int) -> dict[str, list[Part]]:

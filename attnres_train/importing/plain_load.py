@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,16 +18,12 @@ import torch
 from attnres_train.errors import Problem, Refused, refuse
 
 
-@dataclass
 class FragmentAddress:
-    """Where the part of a parameter lies in a flat partition."""
-
-    numel: int
-    start: int
+    """Where the part of a parameter lies; not read, see partitions.py."""
 
 
 class LossScale:
-    """Of fp16, but written for every dtype; nothing here reads it."""
+    """Of fp16, but written for every dtype; not read."""
 
 
 class ZeroStage(int):

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from attnres_train.errors import Problem
-from attnres_train.importing.partitions import Fragment
-from attnres_train.importing.plain_load import DAMAGED, FragmentAddress
+from attnres_train.importing.plain_load import DAMAGED
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _ADAM = "import a run of Adam or AdamW: torch's, FusedAdam or DeepSpeedCPUAdam"
@@ -27,8 +26,8 @@ class Shard:
     stage: int
     data_ranks: int
     tensors: Sequence[tuple[Tensor, Tensor, Tensor]]
-    fragments: Sequence[Mapping[str, Fragment]]
-    """By group and name; empty under ZeRO-3, which needs none."""
+    gaps: Sequence[Sequence[int]] | None
+    """Elements left free behind each parameter, by group; None where the file speaks of none."""
     updates: frozenset[int]
     """How often each group was updated: one number, if all is well."""
     settings: tuple[Mapping[str, Any], ...]
@@ -73,7 +72,7 @@ def _shard(path: Path, loaded: Mapping[str, Any]) -> Shard:
         stage=stage,
         data_ranks=max(counts) if isinstance(counts, list) else int(counts),
         tensors=[(_flat(master), *_moments(slot, group)) for group, (master, slot) in enumerate(pairs)],
-        fragments=[] if stage == 3 else [_fragments(by_name) for by_name in state["param_slice_mappings"]],
+        gaps=state.get("param_alignment_paddings"),
         updates=frozenset(int(_updates(slot, state)) for slot in slots),
         settings=settings,
     )
@@ -130,7 +129,3 @@ def _flat(tensor: Tensor) -> Tensor:
     if tensor.dtype not in (torch.float32, torch.bfloat16):
         raise NotAShard(f"has a partition in {tensor.dtype}", "import masters and moments in fp32 or bf16")
     return tensor.detach().view(-1)
-
-
-def _fragments(by_name: Mapping[str, FragmentAddress]) -> dict[str, Fragment]:
-    return {name: Fragment(int(address.start), int(address.numel)) for name, address in by_name.items()}

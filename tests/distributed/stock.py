@@ -21,7 +21,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.engine.mpu import GridMpu
-from attnres_train.model.parameters import logical_parameters
+from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.groups import decays
 from attnres_train.optim.schedule import learning_rate
@@ -51,8 +51,10 @@ class StockRun:
     zero: tuple[tuple[str, Any], ...] = ()
     more: tuple[tuple[str, Any], ...] = ()
     steps: int = SAVED_AT
-    compare: bool = True
-    """Look into DeepSpeed and train on after saving."""
+    look: bool = True
+    """Ask DeepSpeed what it holds. With `round_robin_gradients` its answers are wrong."""
+    further: int = MORE
+    """Steps to train on after saving."""
 
     @property
     def config(self) -> RunConfig:
@@ -60,7 +62,8 @@ class StockRun:
         config = tiny_config(self.case, tied=self.tied, tensor=self.tensor, precision="bf16" if self.bf16 else "fp32")
         model = replace(config.model, hidden_size=30, num_attention_heads=3, num_query_groups=3)
         if self.tensor > 1:
-            model = replace(model, hidden_size=32, num_attention_heads=4, num_query_groups=2)
+            # DeepSpeed does not sum what tensor ranks have of the gradients of norms over heads.
+            model = replace(model, hidden_size=32, num_attention_heads=4, num_query_groups=2, qk_norm=False)
         return replace(config, model=model, tokenizer=TokenizerConfig(vocab_size=VOCABULARY))
 
 
@@ -87,17 +90,16 @@ def train_stock(run: StockRun, folder: Path) -> Whole:
     config = run.config
     grid = build_grid(config.parallel, seed=1)
     stage = _stage(replace(config, training=replace(config.training, precision="fp32")), grid)
+    logical = list(logical_parameters(stage, VOCABULARY, run.tensor))  # before ZeRO-3 takes the weights apart
     engine, optimizer = _initialize(run, Wrapper(stage) if run.wrapped else stage, config, grid)
     losses = [_step(engine, optimizer, config, grid, step) for step in range(run.steps)]
     engine.save_checkpoint(str(folder))
-    if not run.compare:
-        return Whole({}, [])
-    if run.stage < 3:
+    if run.stage < 3 and run.look:
         # DeepSpeed looks for the moments after the first group's first update, when other groups have none.
         engine.optimizer._hp_optimizer_states_linked = False
         engine.optimizer._lazy_init_hp_params_optimizer_state()
-    held = _held(stage, grid)
-    losses += [_step(engine, optimizer, config, grid, step) for step in range(run.steps, run.steps + MORE)]
+    held = _held(logical, grid) if run.look else {}
+    losses += [_step(engine, optimizer, config, grid, step) for step in range(run.steps, run.steps + run.further)]
     return Whole(held, losses[run.steps :])
 
 
@@ -168,20 +170,10 @@ def _step(engine: Any, optimizer: Any, config: RunConfig, grid: Grid, step: int)
     return total.item() / tokens
 
 
-def _held(stage: StageModel, grid: Grid) -> dict[str, dict[str, Tensor]]:
+def _held(logical: Sequence[LogicalParameter], grid: Grid) -> dict[str, dict[str, Tensor]]:
     """Through DeepSpeed's own functions for looking into a partitioned optimizer, on rank 0."""
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-    logical = []
-    for p in logical_parameters(stage, VOCABULARY, grid.parallel.tensor):
-        shape = getattr(p.parameter, "ds_shape", p.shape)
-        if p.sharding.axis is None:  # under ZeRO-3 the parameter itself is empty
-            p = replace(p, sharding=replace(p.sharding, shape=tuple(shape)))
-        elif hasattr(p.parameter, "ds_shape"):
-            rows = VOCABULARY if p.sharding.padded is not None else shape[0]
-            padded = shape[0] if p.sharding.padded is not None else None
-            p = replace(p, sharding=replace(p.sharding, shape=(rows, *shape[1:]), padded=padded))
-        logical.append(p)
     held = {}
     for kind, word in KINDS.items():
         mine = {

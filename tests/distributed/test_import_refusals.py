@@ -19,7 +19,7 @@ from attnres_train.importing.plain_load import STAND_INS
 from tests.distributed.ranks import run_ranks
 from tests.distributed.stock import SAVED_AT, StockRun, attnres, train_stock, write_toml
 
-RUN = StockRun(1, compare=False)
+RUN = StockRun(1, look=False, further=0)
 TAG = f"global_step{SAVED_AT}"
 MODEL = "mp_rank_00_model_states.pt"
 SHARDS = [f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(2)]
@@ -189,8 +189,18 @@ def test_partitions_that_do_not_hold_what_they_should(saved: Path) -> None:
     rewrite(path, lambda loaded: slot(loaded).update(exp_avg=slot(loaded)["exp_avg"][:-1].clone()))
     problem = only(saved)
     assert problem.key == str(path) and "ends before the first moment of" in problem.message
-    rewrite(path, lambda loaded: state(loaded)["param_slice_mappings"][0].popitem())
-    assert any("of the" in problem.message and "elements of" in problem.message for problem in problems(saved))
+
+
+def test_shapes_that_are_not_those_of_the_partitions(saved: Path) -> None:
+    path = saved / TAG / MODEL
+    rewrite(path, lambda loaded: loaded["param_shapes"][0].update({"head.projection.weight": torch.Size([99, 30])}))
+    assert "elements of head.projection.weight" in only(saved).message
+    rewrite(path, lambda loaded: loaded["param_shapes"][0].update({"head.projection.weight": torch.Size([77, 30])}))
+    assert "the shapes end at" in only(saved).message
+    rewrite(path, lambda loaded: loaded["param_shapes"][0].pop("head.projection.weight"))
+    assert all("other numbers of parameters" in problem.message for problem in problems(saved))
+    rewrite(path, lambda loaded: loaded["param_shapes"].pop())
+    assert all("2 groups of parameters, the model's file 1" in problem.message for problem in problems(saved))
 
 
 def test_parameters_that_were_frozen(saved: Path) -> None:
@@ -219,7 +229,7 @@ def test_a_file_that_would_run_code_is_refused_and_does_not(name: str, saved: Pa
 
 def test_values_that_are_not_finite(saved: Path) -> None:
     def damage(loaded: dict[str, Any]) -> None:
-        state(loaded)["single_partition_of_fp32_groups"][1][0] = float("nan")
+        state(loaded)["single_partition_of_fp32_groups"][1].data[0] = float("nan")
         slot(loaded, 0)["exp_avg_sq"][0] = float("inf")
 
     rewrite(saved / TAG / SHARDS[1], damage)
@@ -231,16 +241,14 @@ def test_values_that_are_not_finite(saved: Path) -> None:
 def test_another_model_is_told_with_every_difference_and_nothing_is_written(saved: Path, tmp_path: Path) -> None:
     rewrite(saved / TAG / SHARDS[0], lambda loaded: slot(loaded)["exp_avg"].fill_(float("nan")))
     toml = write_toml(RUN.config, tmp_path)
-    options = ["--model.num_layers", 3, "--residual.mode", "standard", "--model.ffn_hidden_size", 64, "--json"]
+    options = ["--model.num_layers", 3, "--model.ffn_hidden_size", 64, "--json"]
     status, out, _ = attnres("import", saved, toml, *options)
     assert status == 2 and not (tmp_path / "run").exists()
-    found = {problem["key"]: problem["message"] for problem in json.loads(out)["problems"]}
-    assert "the model does not know it" in found["layers.3.mlp.norm.weight"]
-    assert "the model does not know it" in found["head.depth.query"]
-    assert (
-        found["layers.0.mlp.branch.linear_fc1.weight"] == "has shape (96, 30) in the checkpoint, (128, 30) in the model"
-    )
-    assert "first moment is not finite" in found["embedding.weight"]
+    found = [(problem["key"], problem["message"]) for problem in json.loads(out)["problems"]]
+    assert ("layers.3.mlp.norm.weight", "the checkpoint has it, the model does not know it") in found
+    shapes = "has shape (96, 30) in the checkpoint, (128, 30) in the model"
+    assert ("layers.0.mlp.branch.linear_fc1.weight", shapes) in found
+    assert any(key == "embedding.weight" and "first moment is not finite" in message for key, message in found)
     status, out, _ = attnres("import", saved, toml, "--model.num_layers", 5, "--json")
     lacking = [p for p in json.loads(out)["problems"] if "the checkpoint lacks it" in p["message"]]
     assert status == 2 and len(lacking) == sum("layers.2." in name for name in read_checkpoint(saved, None).names)

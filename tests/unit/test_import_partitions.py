@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from attnres_train.importing.fit import _whole, misfits, padded_for
 from attnres_train.importing.partitions import (
-    Fragment,
     Part,
     Shape,
     partition_length,
@@ -40,28 +39,29 @@ def gathered(parts: list[Part], flats: list[list[torch.Tensor]], shape: Shape) -
     return torch.cat([flats[part.rank][part.group][part.inside] for part in parts]).view(shape)
 
 
-@given(SHAPES, st.integers(1, 5))
-def test_groups_laid_end_to_end_padded_and_cut(shapes: list[list[Shape]], ranks: int) -> None:
+@given(SHAPES, st.integers(1, 5), st.integers(1, 4), st.booleans())
+def test_groups_laid_end_to_end_padded_and_cut(
+    shapes: list[list[Shape]], ranks: int, alignment: int, trimmed: bool
+) -> None:
     groups = named(shapes)
     tensors = values(groups)
     flats: list[list[torch.Tensor]] = [[] for _ in range(ranks)]
-    written: list[list[dict[str, Fragment]]] = [[] for _ in range(ranks)]
+    gaps: list[list[int]] = []
     for group in groups:
-        flat = torch.cat([tensors[name].view(-1) for name in group])
-        flat = torch.nn.functional.pad(flat, (0, -flat.numel() % (2 * ranks)), value=float("nan"))
+        gaps.append([-math.prod(shape) % alignment for shape in group.values()])
+        gaps[-1][-1] = 0
+        pieces = [
+            torch.nn.functional.pad(tensors[n].view(-1), (0, gap), value=math.nan)
+            for n, gap in zip(group, gaps[-1], strict=True)
+        ]
+        flat = torch.cat(pieces)
+        length = flat.numel()
+        flat = torch.nn.functional.pad(flat, (0, -length % (2 * ranks)), value=math.nan)
         size = flat.numel() // ranks
         for rank in range(ranks):
-            flats[rank].append(flat[rank * size : (rank + 1) * size])
-            written[rank].append({})
-        offset = 0
-        for name, shape in group.items():
-            for rank in range(ranks):
-                start = max(offset, rank * size)
-                stop = min(offset + math.prod(shape), (rank + 1) * size)
-                if start < stop:
-                    written[rank][-1][name] = Fragment(start - rank * size, stop - start)
-            offset += math.prod(shape)
-    parts = parts_of_groups(groups, written)
+            end = min((rank + 1) * size, max(length, rank * size)) if trimmed else (rank + 1) * size
+            flats[rank].append(flat[rank * size : end])
+    parts = parts_of_groups(groups, gaps, [[flat.numel() for flat in its] for its in flats])
     assert uncovered(groups, parts) == {}
     for group in groups:
         for name, shape in group.items():
@@ -90,7 +90,7 @@ def test_each_parameter_cut_and_padded_by_itself(shapes: list[list[Shape]], rank
 
 
 def test_a_parameter_of_which_something_lacks_is_told() -> None:
-    parts = parts_of_groups([{"a": (4,), "b": (3,)}], [[{"a": Fragment(0, 4), "b": Fragment(4, 1)}]])
+    parts = parts_of_groups([{"a": (4,), "b": (3,)}], [[0, 0]], [[3], [2]])
     assert uncovered([{"a": (4,), "b": (3,)}], parts) == {"b": (1, 3)}
 
 
