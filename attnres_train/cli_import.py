@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnres_train.config.load import Loaded, load_checked
-from attnres_train.config.resolve import resolved_split, run_folder, vocabulary_size
+from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.corpora import open_corpora
@@ -18,6 +19,12 @@ from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.plan_text import counted
 from attnres_train.progress import TrainState
+
+if TYPE_CHECKING:
+    from attnres_train.importing.checkpoint import ZeroCheckpoint
+    from attnres_train.model.parameters import LogicalParameter
+    from attnres_train.model.sharding import Sharding
+    from attnres_train.parallel.grid import Grid
 
 IMPORT = """\
 Reads a checkpoint that DeepSpeed wrote under ZeRO-1, -2 or -3 of the model that CONFIG.toml describes, and writes one
@@ -74,68 +81,80 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
     not of the configured model.
     """
     config = loaded.config
-    corpora = open_corpora(config) if config.data.train is not None else None
+    fingerprints = {} if config.data.train is None else open_corpora(config).fingerprints
     vocabulary = vocabulary_size(config)
     # Only now: importing torch and megatron-core takes seconds.
-    from attnres_train.checkpoint.save import RunIdentity
-    from attnres_train.importing.checkpoint import elements, read_checkpoint
-    from attnres_train.importing.fit import misfits, padded_for, unequal_copies
-    from attnres_train.importing.write import ImportedState, refuse_a_later_one, write_imported
+    from attnres_train.importing.checkpoint import read_checkpoint
     from attnres_train.parallel.config import ParallelConfig
     from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
     from attnres_train.trainer.build import parameters_of
 
     found = read_checkpoint(folder, tag)
-    runs = run_folder(config, loaded.path)
     start_process_group(config.parallel.timeout_seconds)
     try:
         grid = build_grid(ParallelConfig(), config.training.seed)
         model = parameters_of(config, grid, vocabulary)
-        padded = config.model.padded_vocabulary(vocabulary, len(found.ranks))
-        shardings = {p.name: padded_for(p.sharding, padded) for p in model}
-        problems = list(misfits([rank.shapes for rank in found.ranks], shardings)) + found.not_finite()
-        problems += _checked(lambda: refuse_a_later_one(runs, found.position.steps))
-        unequal = [] if problems else unequal_copies(found, shardings)
-        position = found.position.samples if samples is None else samples
-        if problems or position is None:
-            raise Refused(problems + _no_position(found.folder, position))
-        steps, tokens = found.position.steps, position * config.training.sequence_length
-        state = TrainState(steps, position, tokens, found.position.skipped_steps)
-        split = resolved_split(config, vocabulary)
-        fingerprints = {} if corpora is None else corpora.fingerprints
-        identity = RunIdentity(split, fingerprints, config_values(config, loaded.origins))
-        runs.mkdir(parents=True, exist_ok=True)
-        with claim_run_folder(runs):
-            refuse_a_later_one(runs, steps)  # once more: now nobody else writes here
-            path = write_imported(runs, ImportedState(found, model, shardings), grid, state, identity)
+        return _import(found, model, vocabulary, loaded, samples, fingerprints, grid)
     finally:
         stop_process_group()
+
+
+def _import(
+    found: ZeroCheckpoint,
+    model: Sequence[LogicalParameter],
+    vocabulary: int,
+    loaded: Loaded,
+    samples: int | None,
+    fingerprints: Mapping[str, str],
+    grid: Grid,
+) -> Imported:
+    from attnres_train.checkpoint.save import RunIdentity
+    from attnres_train.importing.fit import padded_for, unequal_copies
+    from attnres_train.importing.write import ImportedState, refuse_a_later_one, write_imported
+
+    config, folder = loaded.config, run_folder(loaded.config, loaded.path)
+    padded = config.model.padded_vocabulary(vocabulary, len(found.ranks))
+    shardings = {p.name: padded_for(p.sharding, padded) for p in model}
+    position = found.position.samples if samples is None else samples
+    _refuse_unfit(found, shardings, folder, position)
+    assert position is not None
+    tokens = position * config.training.sequence_length
+    state = TrainState(found.position.steps, position, tokens, found.position.skipped_steps)
+    identity = RunIdentity((config.model.num_layers,), fingerprints, config_values(config, loaded.origins))
+    folder.mkdir(parents=True, exist_ok=True)
+    with claim_run_folder(folder):
+        refuse_a_later_one(folder, state.step)  # once more: now nobody else writes here
+        path = write_imported(folder, ImportedState(found, model, shardings), grid, state, identity)
+    tensor = f" x {len(found.ranks)} tensor ranks" if len(found.ranks) > 1 else ""
     return Imported(
         path=path,
         source=found.folder,
-        origin=f"ZeRO-{found.stage} of DeepSpeed {found.version}, {counted(found.data_ranks, 'data rank')}"
-        + (f" x {len(found.ranks)} tensor ranks" if len(found.ranks) > 1 else ""),
-        parameters=elements({name: sharding.shape for name, sharding in shardings.items()}),
+        origin=f"ZeRO-{found.stage} of DeepSpeed {found.version}, {counted(found.data_ranks, 'data rank')}{tensor}",
+        parameters=sum(math.prod(sharding.shape) for sharding in shardings.values()),
         state=state,
         updates=found.updates,
         samples_from="DeepSpeed's global_samples" if samples is None else "--samples",
-        notes=[*_notes(config, state, found.settings), *_copies_note(unequal)],
+        notes=[*_notes(config, state, found.settings), *_copies_note(unequal_copies(found, shardings))],
     )
 
 
-def _checked(check: Callable[[], None]) -> list[Problem]:
-    """The problems that `check` refuses with."""
+def _refuse_unfit(
+    found: ZeroCheckpoint, shardings: Mapping[str, Sharding], run_folder: Path, position: int | None
+) -> None:
+    """Raises Refused with everything for which the checkpoint cannot go into this run."""
+    from attnres_train.importing.fit import misfits
+    from attnres_train.importing.write import refuse_a_later_one
+
+    problems = list(misfits([rank.shapes for rank in found.ranks], shardings)) + found.not_finite()
     try:
-        check()
+        refuse_a_later_one(run_folder, found.position.steps)
     except Refused as refusal:
-        return list(refusal.problems)
-    return []
-
-
-def _no_position(folder: Path, position: int | None) -> list[Problem]:
-    if position is not None:
-        return []
-    return [Problem(str(folder), "does not say how many samples were seen", "say it: --samples N")]
+        problems += refusal.problems
+    if position is None:
+        message = "does not say how many samples were seen"
+        problems.append(Problem(str(found.folder), message, "say where in the data to go on: --samples N"))
+    if problems:
+        raise Refused(problems)
 
 
 def _notes(config: RunConfig, state: TrainState, settings: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,8 +248,3 @@ def _plain(name: str) -> str:
     while name.startswith(_PREFIX):
         name = name.removeprefix(_PREFIX)
     return name
-
-
-def elements(shapes: Shapes) -> int:
-    """Of all parameters together."""
-    return sum(math.prod(shape) for shape in shapes.values())
