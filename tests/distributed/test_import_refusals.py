@@ -184,6 +184,55 @@ def test_shards_of_different_saves(saved: Path) -> None:
     assert any("of 4 data ranks" in problem.message for problem in problems(saved))
 
 
+def test_counts_of_updates_wherever_an_optimizer_keeps_them(saved: Path) -> None:
+    def as_fused_adam(loaded: dict[str, Any]) -> None:
+        base = state(loaded)["base_optimizer_state"]
+        for group, its in zip(base["param_groups"], base["state"].values(), strict=True):
+            group["step"] = 0  # left there by its first step
+            its["step"] = SAVED_AT
+
+    def by_group(loaded: dict[str, Any]) -> None:
+        base = state(loaded)["base_optimizer_state"]
+        for group, its in zip(base["param_groups"], base["state"].values(), strict=True):
+            group["step"] = its.pop("step")
+
+    for change in (as_fused_adam, by_group):
+        for name in SHARDS:
+            rewrite(saved / TAG / name, change)
+        assert read_checkpoint(saved, None).updates == SAVED_AT
+    rewrite(
+        saved / TAG / SHARDS[0], lambda loaded: state(loaded)["base_optimizer_state"]["param_groups"][0].pop("step")
+    )
+    assert "does not say how many updates" in only(saved).message
+
+
+def test_tensor_ranks_that_left_nothing(saved: Path) -> None:
+    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(mp_world_size=2))
+    keys = [Path(problem.key).name for problem in problems(saved)]
+    assert keys == [name.replace("mp_rank_00", "mp_rank_01") for name in [*SHARDS, f"*{MODEL}"]]
+
+
+def write_zero_3(folder: Path, lengths: list[int]) -> None:
+    """A checkpoint of one parameter of 3 elements; `lengths` are the partitions' of the two data ranks."""
+    (folder / "tag").mkdir(parents=True, exist_ok=True)
+    counts = {"dp_world_size": 2, "mp_world_size": 1, "global_steps": 1, "skipped_steps": 0, "global_samples": 8}
+    for rank, length in enumerate(lengths):
+        prefix = folder / f"tag/zero_pp_rank_{rank}_mp_rank_00_"
+        torch.save({"param_shapes": [{"a": torch.Size([3])}], **counts}, f"{prefix}model_states.pt")
+        flats = [torch.full((length,), float(rank)) for _ in range(3)]
+        slot = {"step": 1, "exp_avg": flats[1], "exp_avg_sq": flats[2]}
+        base = {"state": {0: slot}, "param_groups": [{"params": [0]}]}
+        zero = {"zero_stage": 3, "partition_count": 2, "fp32_flat_groups": flats[:1], "optimizer_state_dict": base}
+        torch.save({"optimizer_state_dict": zero}, f"{prefix}optim_states.pt")
+
+
+def test_partitions_of_zero_3_that_are_elsewhere(tmp_path: Path) -> None:
+    write_zero_3(tmp_path, [2, 2])
+    assert read_checkpoint(tmp_path, "tag").ranks[0].tensor("a", 0).tolist() == [0, 0, 1]
+    write_zero_3(tmp_path, [2, 0])
+    assert "has 0 elements of group 0, the shapes make 2" in only(tmp_path, "tag").message
+
+
 def test_partitions_that_do_not_hold_what_they_should(saved: Path) -> None:
     path = saved / TAG / SHARDS[0]
     rewrite(path, lambda loaded: slot(loaded).update(exp_avg=slot(loaded)["exp_avg"][:-1].clone()))
