@@ -13,7 +13,6 @@ from attnres_train.config.load import Loaded, load_checked
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
-from attnres_train.corpora import open_corpora
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
@@ -81,9 +80,11 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
     not of the configured model.
     """
     config = loaded.config
+    # Only now: importing numpy, torch and megatron-core takes seconds, which other commands can do without.
+    from attnres_train.corpora import open_corpora
+
     fingerprints = {} if config.data.train is None else open_corpora(config).fingerprints
     vocabulary = vocabulary_size(config)
-    # Only now: importing torch and megatron-core takes seconds.
     from attnres_train.importing.checkpoint import read_checkpoint
     from attnres_train.parallel.config import ParallelConfig
     from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
