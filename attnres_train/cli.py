@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from attnres_train.cli_doctor import add_doctor_commands, doctor_report, hostfile_report
+from attnres_train.cli_import import OWN_FLAGS, add_import_command, import_report
 from attnres_train.cli_inspect import inspect, inspect_text
 from attnres_train.cli_verify import problems_of, verify, verify_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
@@ -28,6 +29,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres verify runs/quickstart                     is every byte of its checkpoints as it was written?
   attnres doctor configs/quickstart.toml             is this machine ready, and fast enough?
   attnres hostfile hosts.txt                         are these the nodes?
+  attnres import deepspeed-checkpoints my.toml       go on from what DeepSpeed has trained
 
 Training itself starts one process a rank:
 
@@ -54,7 +56,7 @@ Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no
 
 _JSON_HELP = "print one JSON object and nothing else"
 _Raw = argparse.RawDescriptionHelpFormatter
-_OWN_FLAGS = ("--world", "--json", "--help")
+_OWN_FLAGS = ("--world", "--json", "--help", *OWN_FLAGS)
 
 
 class Told(Refused):
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> None:
-    has_overrides = arguments[0] in ("check", "plan", "doctor")
+    has_overrides = arguments[0] in ("check", "plan", "doctor", "import")
     own, overrides = separate(arguments, _OWN_FLAGS) if has_overrides else (arguments, [])
     options = _parser().parse_args(own)
     if options.command == "inspect":
@@ -103,6 +105,8 @@ def _run(arguments: list[str]) -> None:
         _show(*doctor_report(options, overrides), options.json)
     elif options.command == "hostfile":
         _show(*hostfile_report(options.path), options.json)
+    elif options.command == "import":
+        _show(*import_report(options, overrides), options.json)
     elif options.command == "check":
         _check(_load(options, overrides, "check"), options)
     else:
@@ -206,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("path", metavar="RUN|CHECKPOINT", type=Path)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
     add_doctor_commands(commands.add_parser, _ranks)
+    add_import_command(commands.add_parser)
     return parser
 
 

@@ -13,4 +13,6 @@ metadata.py      reading that format's metadata without running what is in it
 random_state.py  the random streams of each rank
 space.py         whether the next one will have room
 config.py        the [checkpoint] section
+
+What DeepSpeed itself saved becomes a checkpoint of this format by `attnres import`: attnres_train/importing.
 """

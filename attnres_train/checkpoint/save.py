@@ -42,7 +42,7 @@ from attnres_train.checkpoint.random_state import random_streams, save_random_st
 from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_shapes
 from attnres_train.checkpoint.verify import damages
 from attnres_train.durable import flush_folder
-from attnres_train.engine.interface import Engine, OptimizerState
+from attnres_train.engine.interface import OptimizerState, StateSource
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
@@ -91,7 +91,7 @@ class CheckpointSave:
 
     @classmethod
     def start(
-        cls, run_folder: Path, engine: Engine, grid: Grid, state: TrainState, identity: RunIdentity
+        cls, run_folder: Path, engine: StateSource, grid: Grid, state: TrainState, identity: RunIdentity
     ) -> CheckpointSave:
         """Begin; the engine may go on changing its state as soon as this returns.
 
@@ -232,7 +232,7 @@ def _is_finite(tensor: torch.Tensor) -> bool:
     return tensor.numel() == 0 or all(bool(extreme.isfinite()) for extreme in tensor.aminmax())
 
 
-def _manifest(engine: Engine, grid: Grid, state: TrainState, identity: RunIdentity) -> Manifest:
+def _manifest(engine: StateSource, grid: Grid, state: TrainState, identity: RunIdentity) -> Manifest:
     parallel = grid.parallel
     shapes = whole_shapes(engine.parameters(), grid)
     return Manifest(

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from attnres_train.checkpoint.sharded import KINDS
-from attnres_train.engine.interface import Engine
+from attnres_train.engine.interface import StateSource
 from attnres_train.errors import Problem, Refused
 from attnres_train.parallel.grid import Grid
 
@@ -20,7 +20,7 @@ _GIB = 2**30
 _TRIED_BYTES = 1 << 16
 
 
-def check_space(checkpoints: Path, engine: Engine, grid: Grid) -> None:
+def check_space(checkpoints: Path, engine: StateSource, grid: Grid) -> None:
     """Every rank writes a small file where its part will go, and holds the size of that part against what is free.
 
     A collective. Raises Refused on every rank, with what each found.

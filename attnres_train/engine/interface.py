@@ -28,11 +28,23 @@ class OptimizerState:
     second_moment: Tensor
 
 
-class Engine(Protocol):
-    """Owner of gradients and optimizer state around the model chunks of one rank."""
+class StateSource(Protocol):
+    """What a checkpoint is saved from."""
 
-    updates: int
-    """Optimizer steps applied so far."""
+    @property
+    def updates(self) -> int:
+        """Optimizer steps applied so far."""
+
+    def parameters(self) -> Sequence[LogicalParameter]:
+        """The logical parameters of all chunks of this rank."""
+
+    def export_share(self) -> Mapping[str, OptimizerState]:
+        """Weights and moments by logical name, each parameter on one of the data-parallel ranks alone, in host memory
+        that nobody else changes: what that rank saves. A collective over them."""
+
+
+class Engine(StateSource, Protocol):
+    """Owner of gradients and optimizer state around the model chunks of one rank."""
 
     @property
     def chunks(self) -> Sequence[nn.Module]:
@@ -50,15 +62,8 @@ class Engine(Protocol):
     def export_state(self) -> Mapping[str, OptimizerState]:
         """Weights and moments by logical name; a collective over the data-parallel ranks."""
 
-    def export_share(self) -> Mapping[str, OptimizerState]:
-        """The same, but each parameter on one of the data-parallel ranks alone, in new host memory: what that rank
-        saves. A collective over them."""
-
     def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
         """Set weights, masters and moments, and the number of updates they have seen.
 
         A parameter that `states` lacks stays as it is.
         """
-
-    def parameters(self) -> Sequence[LogicalParameter]:
-        """The logical parameters of all chunks of this rank."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from megatron.core.transformer import TransformerConfig
@@ -12,9 +12,10 @@ from attnres_train.config.resolve import wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.engine.interface import Engine
 from attnres_train.engine.megatron import MegatronEngine
-from attnres_train.model.parameters import initialize
+from attnres_train.model.parameters import LogicalParameter, initialize, logical_parameters
 from attnres_train.model.spec import transformer_config
 from attnres_train.model.stage import StageModel, StageRole
+from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pipeline import Pipeline
 from attnres_train.parallel.split import stage_layers
@@ -63,6 +64,18 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
     return Parts(stages, engine, pipeline)
 
 
+def parameters_of(config: RunConfig, grid: Grid, vocabulary_size: int) -> list[LogicalParameter]:
+    """The parameters of the model in one piece, whatever its layout: names, shapes and cuts, but no values.
+
+    `grid` must be of one tensor rank.
+    """
+    whole = replace(config, parallel=ParallelConfig())
+    plan = wire_plan(whole, (config.model.num_layers,))
+    megatron = transformer_config(config.model, dtype=parameter_dtype(config))
+    with torch.device("meta"):
+        return list(logical_parameters(_stage(whole, grid, megatron, plan, 0, vocabulary_size), vocabulary_size, 1))
+
+
 def _build_engine(
     config: RunConfig, grid: Grid, megatron: TransformerConfig, stages: Sequence[StageModel], vocabulary_size: int
 ) -> Engine:
@@ -89,25 +102,7 @@ def _build_stage(
     stage: int,
     vocabulary_size: int,
 ) -> StageModel:
-    interleaved = config.parallel.virtual > 1
-    role = StageRole(
-        stage=stage,
-        layers=stage_layers(plan.layers_per_stage, stage),
-        first=stage == 0,
-        last=stage == plan.num_stages - 1,
-        chunk=stage // config.parallel.pipeline if interleaved else None,
-    )
-    padded = config.model.padded_vocabulary(vocabulary_size, config.parallel.tensor)
-    module = StageModel(
-        config.model,
-        config.residual,
-        megatron,
-        grid.groups,
-        role,
-        vocabulary_size,
-        padded,
-        config.training.recompute,
-    )
+    module = _stage(config, grid, megatron, plan, stage, vocabulary_size)
     initialize(
         module,
         config.model,
@@ -117,3 +112,33 @@ def _build_stage(
         tensor_ranks=config.parallel.tensor,
     )
     return module.to(grid.device)
+
+
+def _stage(
+    config: RunConfig,
+    grid: Grid,
+    megatron: TransformerConfig,
+    plan: WirePlan,
+    stage: int,
+    vocabulary_size: int,
+) -> StageModel:
+    """The stage as megatron-core allocates it, its weights still to be set."""
+    interleaved = config.parallel.virtual > 1
+    role = StageRole(
+        stage=stage,
+        layers=stage_layers(plan.layers_per_stage, stage),
+        first=stage == 0,
+        last=stage == plan.num_stages - 1,
+        chunk=stage // config.parallel.pipeline if interleaved else None,
+    )
+    padded = config.model.padded_vocabulary(vocabulary_size, config.parallel.tensor)
+    return StageModel(
+        config.model,
+        config.residual,
+        megatron,
+        grid.groups,
+        role,
+        vocabulary_size,
+        padded,
+        config.training.recompute,
+    )

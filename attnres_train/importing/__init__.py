@@ -1,0 +1,12 @@
+"""Going on from what another program has trained: a ZeRO checkpoint that DeepSpeed itself wrote.
+
+plain_load.py     files of torch.save whose loading runs no code
+files.py          which files there are, and whether all are
+partitions.py     where the elements of each parameter lie in the flat partitions; pure
+shards.py         the masters, moments and counts of one file
+checkpoint.py     a whole checkpoint: position, shapes, the state of each parameter
+fit.py            whether it is of this model; pure
+write.py          into a run folder, by the same transaction as every save
+
+Nothing of DeepSpeed is imported: it need not be installed.
+"""

@@ -1,0 +1,69 @@
+"""What was imported into a run folder, by the same transaction as every save of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from attnres_train.checkpoint.folder import checkpoints_folder, named_steps
+from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
+from attnres_train.checkpoint.space import check_space
+from attnres_train.engine.interface import OptimizerState
+from attnres_train.errors import refuse
+from attnres_train.importing.checkpoint import ZeroCheckpoint
+from attnres_train.importing.fit import whole_state
+from attnres_train.model.parameters import LogicalParameter
+from attnres_train.model.sharding import Sharding
+from attnres_train.parallel.grid import Grid
+from attnres_train.progress import TrainState
+
+
+@dataclass(frozen=True)
+class ImportedState:
+    """What a save asks of an engine, answered from the files of DeepSpeed's.
+
+    Tensors that lie in one piece there are mapped, not copied: all others are in memory at once while they are
+    written, under ZeRO-3 and with several tensor ranks the whole state, 12 bytes a parameter.
+    """
+
+    checkpoint: ZeroCheckpoint
+    model: Sequence[LogicalParameter]
+    shardings: Mapping[str, Sharding]
+    """How each parameter is cut over the tensor ranks of the checkpoint."""
+
+    @property
+    def updates(self) -> int:
+        return self.checkpoint.updates
+
+    def parameters(self) -> Sequence[LogicalParameter]:
+        """Each in one piece, without padding."""
+        whole = [(p, p.sharding.shape) for p in self.model]
+        return [replace(p, sharding=Sharding(shape), shape=torch.Size(shape)) for p, shape in whole]
+
+    def export_share(self) -> Mapping[str, OptimizerState]:
+        return {p.name: whole_state(self.checkpoint, p.name, self.shardings[p.name]) for p in self.model}
+
+
+def refuse_a_later_one(run_folder: Path, step: int) -> None:
+    """Raises Refused where the run folder has come as far already: the next resume would choose between two runs."""
+    later = [path for other, path in named_steps(checkpoints_folder(run_folder)).items() if other >= step]
+    if later:
+        message = f"has {later[-1]} already, at or after step {step} which is to be imported"
+        remedy = "choose a folder without checkpoints: --training.run_folder FOLDER"
+        raise refuse("training.run_folder", message, remedy)
+
+
+def write_imported(folder: Path, imported: ImportedState, grid: Grid, state: TrainState, identity: RunIdentity) -> Path:
+    """Write, read back and publish the checkpoint of `state` in the run folder; older ones stay.
+
+    Raises Refused where there is no room, RuntimeError where writing fails; then nothing is published.
+    """
+    check_space(checkpoints_folder(folder), imported, grid)
+    save = CheckpointSave.start(folder, imported, grid, state, identity)
+    save.wait()
+    published = save.publish()
+    save.retire(keep=None)
+    return published
