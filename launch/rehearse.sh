@@ -49,6 +49,7 @@ nodes=() codes=()
 space() { printf 'attnres-node-%s' "$1"; }
 # shellcheck disable=SC2329 # the traps call these two
 clean_up() {
+    local node
     trap '' TERM INT HUP
     for node in 0 1; do
         ip netns delete "$(space "$node")" 2>/dev/null || true
@@ -58,6 +59,7 @@ clean_up() {
 }
 # shellcheck disable=SC2329
 stop() {
+    local node
     trap '' TERM INT HUP USR1
     for node in ${nodes[@]+"${nodes[@]}"}; do kill -TERM "$node" 2>/dev/null || true; done
 }

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attnres_train.errors import ExitCode
-from attnres_train.launch.record import End, Record
-
-ORDER: tuple[End, ...] = ("failed", "killed", "timeout", "lost")
-"""Endings that make a run fail, the likeliest cause first; `failed` and `killed` are equals, the earlier counts."""
+from attnres_train.launch.record import FAILURES, Record
 
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
 _CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)\s*$")
@@ -97,7 +94,7 @@ def silent_ends(
 def first_cause(records: Collection[Record]) -> Record | None:
     """The record that tells why the run failed; None if none does."""
     own = [record for record in records if record.end in ("failed", "killed")]
-    others = [record for end in ORDER[2:] for record in sorted(records, key=_time) if record.end == end]
+    others = [record for end in FAILURES[2:] for record in sorted(records, key=_time) if record.end == end]
     return min(own, key=_time) if own else next(iter(others), None)
 
 
