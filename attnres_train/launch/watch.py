@@ -28,7 +28,14 @@ from attnres_train.launch.record import (
     shared_folder,
     write_record,
 )
-from attnres_train.launch.verdict import LauncherWords, Verdict, first_cause, judge, silent_ends
+from attnres_train.launch.verdict import (
+    LauncherWords,
+    Verdict,
+    first_cause,
+    judge,
+    killed_launcher,
+    silent_ends,
+)
 
 POLL_SECONDS = 0.2
 SECONDS_AFTER_FAILURE = 15.0
@@ -101,7 +108,7 @@ class Job:
         while _waits_for_others(records, self.local, code) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             records = self._records()
-        return judge(records, self.local, code, self.asked)
+        return judge(records, self.local, code, self.asked, any(sign.exists() for sign in self._signs(records)))
 
     def _read(self) -> dict[int, Record]:
         """The records of the ranks that this launcher has started."""
@@ -121,6 +128,8 @@ class Job:
             self._failed_at = now
         if self.launcher.poll() is not None and self._failed_at is None and not self.asked:
             self._failed_at = now
+            if killed_launcher(self.launcher.returncode):
+                self._sign_failure()
             send(job_processes(self.job), signal.SIGTERM)
         late = self._failed_at is not None and now > self._failed_at + SECONDS_AFTER_FAILURE
         if late or (self._asked_at is not None and now > self._asked_at + SECONDS_AFTER_STOP):
@@ -146,8 +155,17 @@ class Job:
         if now < self._asked_others_at + SECONDS_BETWEEN_OTHER_NODES:
             return False
         self._asked_others_at = now
-        signs = {failure_file(shared_folder(r.log), r.meeting) for r in mine.values() if r.log and r.meeting}
-        return any(sign.exists() for sign in signs)
+        return any(sign.exists() for sign in self._signs(mine))
+
+    def _signs(self, mine: Mapping[int, Record]) -> set[Path]:
+        """Files that are there if a rank or a launcher of this launch has failed, on whichever node."""
+        own = [mine[rank] for rank in self.local if rank in mine]
+        return {failure_file(shared_folder(r.log), r.meeting) for r in own if r.log and r.meeting}
+
+    def _sign_failure(self) -> None:
+        for sign in self._signs(self._read()):
+            with contextlib.suppress(OSError):
+                sign.touch()
 
     def _note(self, left: Collection[int]) -> None:
         """Which ranks are going to be killed: that is no cause. Of those that stand still by a signal, say so."""
