@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attnres_train.config.check_engine import check_engine_files
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
+from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.describe import default_device_type, why_no_backend
 from attnres_train.errors import Problem, Refused
 from attnres_train.launch.facts import version_facts
 from attnres_train.launch.names import is_own, resolve
@@ -165,6 +168,14 @@ def _checks(loaded: Loaded | None) -> list[str]:
     while not folder.exists():
         folder = folder.parent
     lines.append(f"disk: {shutil.disk_usage(folder).free / (1 << 30):,.1f} GiB free at {folder}")
+    return lines + (_missing_here(loaded.config) if loaded else [])
+
+
+def _missing_here(config: RunConfig) -> list[str]:
+    """What the configuration asks for and this machine has not."""
+    lines = [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in check_engine_files(config)]
+    if reason := why_no_backend(config.residual, default_device_type(), config.training.precision):
+        lines.append(f'PROBLEM: residual.backend = "{config.residual.backend}": {reason}')
     return lines
 
 

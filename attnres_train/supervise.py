@@ -27,9 +27,14 @@ from attnres_train.config.resolve import run_folder
 from attnres_train.errors import ExitCode, Refused
 from attnres_train.launch.process import end_with_parent
 from attnres_train.launch.record import read_records
+from attnres_train.observe.claim import is_claimed
 
 OWN_FLAGS = ("--ranks", "--nodes", "--node-rank", "--node_rank", "--master", "--hostfile", "--no_ssh", "--join-seconds")
 """Of the launch scripts; all else that begins so is an override."""
+
+
+SECONDS_FOR_RANKS = 600.0
+"""How long ranks may save that have lost their launch, as long as those that were asked to stop."""
 
 
 class Attempt(NamedTuple):
@@ -80,16 +85,26 @@ class Supervisor:
             code = self.child.wait()
             if code in (ExitCode.DONE, ExitCode.REFUSED, ExitCode.STOPPED_ON_SIGNAL) or self.asked:
                 return code if code >= 0 else ExitCode.FAILED
+            self._wait_for_ranks()
             attempts.append(self._outcome(began))
             if reason := why_not_again(attempts):
                 print(f"supervise: not launched again: {reason}", file=sys.stderr, flush=True)
                 return ExitCode.FAILED
             where = f"failed in step {attempts[-1].reached}, newest checkpoint {attempts[-1].checkpoint or 'none'}"
             print(f"supervise: launch {len(attempts)} {where}; launching again", file=sys.stderr, flush=True)
-            deadline = time.monotonic() + pause_seconds
-            while time.monotonic() < deadline and not self.asked:
-                time.sleep(0.1)
+            self._pause(pause_seconds)
         return ExitCode.STOPPED_ON_SIGNAL
+
+    def _wait_for_ranks(self) -> None:
+        """Ranks that outlived their launch still save: what they reach counts, and the folder is theirs until then."""
+        deadline = time.monotonic() + SECONDS_FOR_RANKS
+        while is_claimed(self.folder) and time.monotonic() < deadline and not self.asked:
+            time.sleep(0.2)
+
+    def _pause(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self.asked:
+            time.sleep(0.1)
 
     def _outcome(self, began: float) -> Attempt:
         records = read_records(self.folder / "ranks").values()

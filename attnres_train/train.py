@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from attnres_train.errors import ExitCode, Refused, refuse
-from attnres_train.launch.record import End, Record
+from attnres_train.launch.record import JOB, End, Record
 from attnres_train.launch.twice import refuse_lonely_rank
 from attnres_train.observe.presence import Presence
 from attnres_train.trainer.signals import StopRequest
@@ -68,7 +68,7 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         return code
     except Refused as refusal:
         presence.end("refused", str(refusal))
-        if rank == 0:
+        if rank == 0 and JOB not in os.environ:  # a launch script says it at the end, behind the launcher's pages
             print(f"refused:\n{refusal}", file=sys.stderr)
         return ExitCode.REFUSED
     except (Exception, SystemExit, KeyboardInterrupt) as error:

@@ -27,16 +27,30 @@ find_python() {
 }
 
 ensure_environment() {
-    local extras=${1:-} stamp wanted python log
+    local extras=${1:-} stamp wanted lock
     if [ -n "${ATTNRES_VENV:-}" ]; then
         [ -x "$PYTHON" ] || refuse "ATTNRES_VENV is '$ATTNRES_VENV', but there is no $PYTHON"
         return
     fi
     stamp="$ROOT/.venv/installed-${extras:-base}"
     wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" | cksum)
-    if [ -x "$PYTHON" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
-        return
+    if is_installed "$stamp" "$wanted"; then return; fi
+    # Several scripts may share the folder, also from several machines: one installs, the others wait for it.
+    if command -v flock >/dev/null; then
+        mkdir -p "$ROOT/.venv"
+        exec {lock}>"$ROOT/.venv/.lock"
+        flock -n "$lock" || { say "another script installs into .venv; waiting for it"; flock "$lock" || true; }
+        is_installed "$stamp" "$wanted" || install_environment "$extras" "$stamp" "$wanted"
+        exec {lock}>&-
+    else
+        install_environment "$extras" "$stamp" "$wanted"
     fi
+}
+
+is_installed() { [ -x "$PYTHON" ] && [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
+
+install_environment() {
+    local extras=$1 stamp=$2 wanted=$3 python log
     python=$(find_python) || exit 2
     if [ ! -x "$PYTHON" ]; then
         say "making .venv with $("$python" --version)"
@@ -54,4 +68,10 @@ ensure_environment() {
         refuse "installing failed (log: $log)"
     fi
     printf '%s\n' "$wanted" >"$stamp"
+}
+
+# DeepSpeed, where it is not installed by whatever means.
+ensure_deepspeed() {
+    "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("deepspeed") is None)' ||
+        ensure_environment deepspeed
 }

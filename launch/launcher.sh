@@ -39,10 +39,7 @@ launch() {
     started='' stopped=''
     trap stop TERM INT USR1 HUP
     ensure_environment
-    if [ "$launcher" = deepspeed ] &&
-        ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("deepspeed") is None)'; then
-        ensure_environment deepspeed
-    fi
+    [ "$launcher" = torchrun ] || ensure_deepspeed
     [ -z "$stopped" ] || end_stopped
     supervise "${start[@]}" --parent $$ "${rest[@]}"
 }
@@ -71,6 +68,10 @@ supervise() {
     done
     # Killed by our signal before it could listen: nothing had begun.
     if [ -n "$stopped" ] && [ "$code" -eq 143 ]; then end_stopped; fi
+    if [ "$code" -eq 137 ]; then
+        say "the launch itself (attnres_train.launch.start) was killed by signal 9: most often memory, see dmesg." >&2
+        say "  Its ranks save and end by themselves; what they say is in logs/ of the run folder (exit code 1)" >&2
+    fi
     [ "$code" -le 3 ] || code=1
     exit "$code"
 }

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: launch/rehearse.sh [CONFIG.toml] [--launcher torchrun|deepspeed] [--ranks N] [--section.key value ...]
+usage: launch/rehearse.sh [CONFIG.toml] [--launcher torchrun|deepspeed] [--ranks N] [--dry-run] [--section.key value ...]
 
 Runs a training on 2 nodes x N ranks (default 2) of this machine. The nodes, node-0 and node-1, are network namespaces
 with a host name and an interface of their own, joined by one link; they share nothing else of the network, but the
@@ -20,7 +20,7 @@ TEXT
 }
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
-config='' launcher=torchrun ranks=2 overrides=()
+config='' launcher=torchrun ranks=2 dry_run='' overrides=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage; exit 0 ;;
@@ -28,27 +28,62 @@ while [ $# -gt 0 ]; do
     --launcher=torchrun | --launcher=deepspeed) launcher=${1#*=}; shift ;;
     --ranks=[1-9]*) ranks=${1#*=}; shift ;;
     --launcher=* | --ranks=*) usage >&2; refuse "what is '$1'?" ;;
+    --dry-run) dry_run=yes; shift ;;
     *.toml) config=$1; shift ;;
     *) overrides+=("$1"); shift ;;
     esac
 done
+no_ssh=()
+[ "$launcher" = torchrun ] || no_ssh=(--no_ssh)
+defaults=()
+# Adds an override, unless the command line has its own.
+default() {
+    local given
+    for given in ${overrides[@]+"${overrides[@]}"}; do
+        [ "${given%%=*}" != "$1" ] || return 0
+    done
+    defaults+=("$1" "$2")
+}
+own_config=$config
+if [ -z "$config" ]; then
+    config=configs/quickstart.toml
+    default --training.run_folder runs/rehearsal
+    default --training.steps 20
+    default --schedule.warmup_steps 2
+    default --schedule.decay_steps 8
+    default --parallel.timeout_seconds 30
+fi
+# The command of either node, given its hostfile.
+set_command() {
+    words=("$ROOT/launch/$launcher.sh" "$config" --hostfile "$1" ${no_ssh[@]+"${no_ssh[@]}"}
+        ${defaults[@]+"${defaults[@]}"} ${overrides[@]+"${overrides[@]}"})
+}
+if [ -n "$dry_run" ]; then
+    say "on node-0 and on node-1, with a hostfile of 'node-0 slots=$ranks' and 'node-1 slots=$ranks':"
+    set_command HOSTFILE
+    printf '%q ' "${words[@]}"
+    echo
+    exit 0
+fi
 [ "$(uname)" = Linux ] || refuse "network namespaces need Linux"
 [ "$(id -u)" -eq 0 ] || refuse "network namespaces need root; run: sudo $0"
 command -v ip >/dev/null || refuse "there is no 'ip'; on Debian and Ubuntu: apt-get install iproute2"
 
+# Before there are nodes: inside there is no network to install from.
 ensure_environment
-if [ -z "$config" ]; then
+[ "$launcher" = torchrun ] || ensure_deepspeed
+if [ -z "$own_config" ]; then
     "$ROOT/launch/quickstart.sh" --prepare-only
     cd "$ROOT"
-    config=configs/quickstart.toml
-    overrides=(--training.run_folder runs/rehearsal --training.steps 20 --schedule.warmup_steps 2
-        --schedule.decay_steps 8 --parallel.timeout_seconds 30 ${overrides[@]+"${overrides[@]}"})
 fi
+exec {alone}>"${TMPDIR:-/tmp}/attnres-rehearsal.lock"
+flock -n "$alone" || refuse "another rehearsal is running on this machine; wait for it, or end it"
 
 nodes=() codes=()
 space() { printf 'attnres-node-%s' "$1"; }
 # shellcheck disable=SC2329 # the traps call these two
 clean_up() {
+    local node
     trap '' TERM INT HUP
     for node in 0 1; do
         ip netns delete "$(space "$node")" 2>/dev/null || true
@@ -58,6 +93,7 @@ clean_up() {
 }
 # shellcheck disable=SC2329
 stop() {
+    local node
     trap '' TERM INT HUP USR1
     for node in ${nodes[@]+"${nodes[@]}"}; do kill -TERM "$node" 2>/dev/null || true; done
 }
@@ -66,7 +102,8 @@ trap stop TERM INT HUP USR1
 
 hostfile=$(mktemp)
 for node in 0 1; do
-    ip netns add "$(space "$node")" || refuse "namespace $(space $node) cannot be made; is another rehearsal running?"
+    ip netns delete "$(space "$node")" 2>/dev/null || true # of a rehearsal that was SIGKILLed: none is running
+    ip netns add "$(space "$node")" || refuse "namespace $(space $node) cannot be made"
     # `ip netns exec` shows these files as /etc/hosts inside.
     mkdir -p "/etc/netns/$(space "$node")"
     printf '127.0.0.1 localhost\n10.78.0.1 node-0\n10.78.0.2 node-1\n' >"/etc/netns/$(space "$node")/hosts"
@@ -79,13 +116,11 @@ for node in 0 1; do
     ip -n "$(space "$node")" link set eth0 up
 done
 
-no_ssh=()
-[ "$launcher" = torchrun ] || no_ssh=(--no_ssh)
+set_command "$hostfile"
 for node in 0 1; do
     # shellcheck disable=SC2016 # expanded inside
     ip netns exec "$(space "$node")" unshare --uts bash -c 'hostname "$0" && exec "$@"' "node-$node" \
-        "$ROOT/launch/$launcher.sh" "$config" --hostfile "$hostfile" ${no_ssh[@]+"${no_ssh[@]}"} \
-        ${overrides[@]+"${overrides[@]}"} > >(sed -u "s/^/node-$node | /") 2>&1 &
+        "${words[@]}" {alone}>&- > >(sed -u "s/^/node-$node | /") 2>&1 &
     nodes+=($!)
 done
 

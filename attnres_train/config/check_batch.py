@@ -38,7 +38,8 @@ def _arithmetic(config: RunConfig, data: int) -> Iterator[Problem]:
     valid = join_or(_nearest_global_sizes(config, data))
     if micro > whole:
         message = f"{micro} is larger than training.global_batch_size = {whole}"
-        remedy = f"lower it to {whole} or less, or raise the global size; nearest valid global size: {valid}"
+        most = max(1, whole // data)
+        remedy = f"lower it to {most} or less, or raise the global size; nearest valid global size: {valid}"
         yield Problem("training.micro_batch_size", message, remedy)
     elif stated is not None and share * stated != whole:
         yield _accumulation_problem(config, data, stated, valid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
@@ -20,7 +21,12 @@ def check_engine(config: RunConfig) -> Iterator[Problem]:
             value = getattr(engine.deepspeed, name)
             message = f'{value}, but engine.kind = "megatron" does not read it'
             yield Problem(f"engine.deepspeed.{name}", message, 'remove it, or write engine.kind = "deepspeed"')
-    elif stage == 0:
+        return
+    threshold = "param_persistence_threshold"
+    if stage != 3 and getattr(engine.deepspeed, threshold) != getattr(DeepSpeedSection(), threshold):
+        message = f"{getattr(engine.deepspeed, threshold)}, but {key} = {stage} does not read it"
+        yield Problem(f"engine.deepspeed.{threshold}", message, f"remove it, or write {key} = 3")
+    if stage == 0:
         message = (
             "0: without ZeRO DeepSpeed counts the gradients of the first pipeline stage alone in the norm that "
             "clipping goes by, and keeps no fp32 masters of bf16 weights"
@@ -41,7 +47,7 @@ def check_engine_files(config: RunConfig) -> Iterator[Problem]:
     from importlib.util import find_spec
 
     if find_spec("deepspeed") is None:
-        remedy = "pip install -c constraints.txt -e '.[deepspeed]'"
+        remedy = f"{sys.executable} -m pip install -c constraints.txt -e '.[deepspeed]'"
         yield Problem("engine.kind", '"deepspeed", but DeepSpeed is not installed', remedy)
     elif config.engine.deepspeed.config is not None:
         from attnres_train.engine.deepspeed_json import check_json  # imports DeepSpeed

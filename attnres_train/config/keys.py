@@ -87,7 +87,7 @@ def _words(annotation: Any, field: FieldInfo) -> str:
         quoted = [f'"{word}"' for word in get_args(annotation)]
         return quoted[0] if len(quoted) == 1 else "one of " + ", ".join(quoted)
     if origin is tuple:
-        return "a list of integers"
+        return "a list of texts" if str in get_args(annotation) else "a list of integers"
     if origin is dict:
         return "a table {text = number}"
     if annotation is int:

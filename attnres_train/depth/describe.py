@@ -12,6 +12,17 @@ def default_device_type() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def why_no_backend(residual: ResidualConfig, device_type: str, precision: str) -> str | None:
+    """Why the backend that the configuration names cannot run on such a device; None if it can, or none is named."""
+    import torch
+
+    from attnres_train.depth.backends import why_not
+
+    if residual.backend in ("auto", "reference"):
+        return None
+    return why_not(residual.backend, device_type, {"fp32": torch.float32, "bf16": torch.bfloat16}[precision])
+
+
 def backend_in_words(residual: ResidualConfig, device_type: str, precision: str) -> str:
     """The implementation that reads the depth on such a device, and why it is not the fastest, if it is not.
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,7 @@ TAKEN: Mapping[str, type] = {
     "disable_python_gc": bool,
     "log_level": str,
 }
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 ZERO_TAKEN = (
     "allgather_partitions",
     "allgather_bucket_size",
@@ -72,6 +76,9 @@ ZERO_TAKEN = (
 )
 TABLES_TAKEN = ("comms_logger", "tensorboard", "csv_monitor", "wandb", "comet", "flops_profiler")
 """Whole tables that are handed on."""
+
+LIBRARIES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
+"""What the monitors among them import."""
 
 NOT_HERE = (
     "aio",
@@ -100,22 +107,31 @@ def read_json(path: str) -> dict[str, Any]:
 def check_json(path: str) -> list[Problem]:
     """Everything that keeps the file at `path` from being used."""
     key = "engine.deepspeed.config"
+    twins: list[str] = []
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_no_twins)
+        text = Path(path).read_text(encoding="utf-8")
+        found = json.loads(text, object_pairs_hook=partial(_table_of, twins))
     except OSError as error:
         return [Problem(key, f"{Path(path).absolute()} cannot be read: {error.strerror}", "correct the path")]
     except (ValueError, UnicodeDecodeError) as error:
         return [Problem(key, f"{path} is not JSON: {error}", "correct the file")]
     if not isinstance(found, dict):
         return [Problem(key, f"{path} holds no table", "write { ... }")]
-    return [Problem(f"{path}: {name}", message, remedy) for name, message, remedy in _problems(found)]
+    doubled = [(name, f"stands twice (lines {_lines(text, name)})", "keep one") for name in twins]
+    return [Problem(f"{path}: {name}", message, remedy) for name, message, remedy in [*doubled, *_problems(found)]]
 
 
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _table_of(twins: list[str], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The table of `pairs`; names that stand in it twice are added to `twins`."""
     names = [name for name, _ in pairs]
-    if twins := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{', '.join(twins)} stands twice")
+    twins += sorted({name for name in names if names.count(name) > 1})
     return dict(pairs)
+
+
+def _lines(text: str, name: str) -> str:
+    """The lines on which `name` is a key, on whatever level."""
+    key = re.compile(re.escape(json.dumps(name)) + r"\s*:")
+    return ", ".join(str(text.count("\n", 0, place.start()) + 1) for place in key.finditer(text))
 
 
 def _problems(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -128,6 +144,10 @@ def _problems(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         elif name in TAKEN:
             if not isinstance(value, TAKEN[name]):
                 yield name, f"{json.dumps(value)} is no {TAKEN[name].__name__}", "correct the value"
+            elif name == "log_level" and value not in LOG_LEVELS:
+                near = difflib.get_close_matches(value, LOG_LEVELS, n=1, cutoff=0.3)
+                remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(LOG_LEVELS)}"
+                yield name, f"{json.dumps(value)} is no level of DeepSpeed's log", remedy
         else:
             yield _refusal(name, name, [*known, "zero_optimization"])
 
@@ -163,9 +183,13 @@ def _table(name: str, value: Any) -> Iterator[tuple[str, str, str]]:
     if name == "flops_profiler":  # the one that is no pydantic model
         from deepspeed.profiling.config import DeepSpeedFlopsProfilerConfig
 
-        names = list(vars(DeepSpeedFlopsProfilerConfig({})))
-        for key in value.keys() - set(names):
-            yield _refusal(f"{name}.{key}", key, names)
+        defaults = vars(DeepSpeedFlopsProfilerConfig({}))
+        for key, setting in value.items():
+            if key not in defaults:
+                yield _refusal(f"{name}.{key}", key, list(defaults))
+            elif not _is_like(setting, defaults[key]):
+                wanted = "str" if defaults[key] is None else type(defaults[key]).__name__
+                yield f"{name}.{key}", f"{json.dumps(setting)} is no {wanted}", "correct the value"
         return
     from deepspeed.comm.config import CommsLoggerConfig
     from deepspeed.monitor import config as monitors
@@ -177,10 +201,22 @@ def _table(name: str, value: Any) -> Iterator[tuple[str, str, str]]:
         "wandb": monitors.WandbConfig,
         "comet": monitors.CometConfig,
     }
+    library = LIBRARIES.get(name)
+    if value.get("enabled") is True and library is not None and find_spec(library) is None:
+        yield name, f"needs {library}, which is not installed", f"pip install {library}, or leave it out"
     unknown = value.keys() - models[name].model_fields.keys()
     for key in unknown:
         yield _refusal(f"{name}.{key}", key, list(models[name].model_fields))
     yield from _invalid(name, models[name], {key: value[key] for key in value.keys() - unknown})
+
+
+def _is_like(setting: Any, default: Any) -> bool:
+    """Whether `setting` is of the type of `default`; None stands for a text or nothing."""
+    if default is None:
+        return setting is None or isinstance(setting, str)
+    if isinstance(default, float):
+        return isinstance(setting, float | int) and not isinstance(setting, bool)
+    return type(setting) is type(default)
 
 
 def _invalid(where: str, model: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

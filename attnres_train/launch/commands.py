@@ -68,12 +68,13 @@ def _torchrun(launch: Launch) -> list[str]:
 
 
 def _deepspeed(launch: Launch) -> list[str]:
-    words = [sys.executable, "-m", "deepspeed.launcher.runner", "--log_level", "warning"]
+    words = [sys.executable, "-m", "deepspeed.launcher.runner"]
     if launch.hostfile is None:
-        # DeepSpeed takes /job/hostfile without being asked, and no file for this machine alone.
-        words += ["--hostfile", "/dev/null", "--num_gpus", str(launch.ranks)]
+        # DeepSpeed takes /job/hostfile without being asked, and no file for this machine alone; that it found none is
+        # the one thing that it warns of.
+        words += ["--log_level", "error", "--hostfile", "/dev/null", "--num_gpus", str(launch.ranks)]
     else:
-        words += ["--hostfile", launch.hostfile]
+        words += ["--log_level", "warning", "--hostfile", launch.hostfile]
     if launch.pdsh:
         words += ["--launcher", "pdsh"]
     elif launch.hostfile is not None:

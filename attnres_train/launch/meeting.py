@@ -138,13 +138,16 @@ def _join(mine: Node, master: Master, address: str, deadline: float, limit_secon
             line.settimeout(max(deadline - time.monotonic(), 0) + limit_seconds + _LINE_SECONDS)
             word = json.loads(_read_line(line))
         except (OSError, ValueError) as error:
-            if mine.rank == 0:
+            if mine.rank == 0 and is_own(address):
                 what = f"port {master.port} is taken by {who_listens(master.port)}"
                 raise refuse(
                     "--master", what, f"end it, or choose another port: --master {master.host}:PORT"
                 ) from error
             what = f"what listens at {master} is not node 0 of this launch, or it gave up"
-            raise refuse("--master", what, "see the last lines of node 0; is the address right?") from error
+            remedy = "see the last lines of node 0; is the address right?"
+            if mine.rank == 0:
+                remedy = "node 0 must run where that address is; correct --master or --node-rank"
+            raise refuse("--master", what, remedy) from error
     if "refused" in word:
         raise Refused([Problem(**fields) for fields in word["refused"]])
     return [Node(**fields) for fields in word["nodes"]]

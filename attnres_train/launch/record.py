@@ -24,6 +24,9 @@ End = Literal["done", "stopped", "refused", "failed", "lost", "timeout", "killed
 """`done`: the last step. `stopped`: on a signal. `refused`: before training. `failed`: an error of its own. `lost`: a
 connection to another rank broke. `timeout`: another rank did not come. `killed`: without a word, found by others."""
 
+FAILURES: tuple[End, ...] = ("failed", "killed", "timeout", "lost")
+"""Endings that make a run fail, the likeliest cause first; `failed` and `killed` are equals, the earlier counts."""
+
 
 @dataclass
 class Record:
@@ -42,6 +45,8 @@ class Record:
     end: End | None = None
     reason: str = ""
     log: str | None = None
+    meeting: str = ""
+    """What rank 0 made up when the ranks met: those of one launch have it alike, on all nodes."""
     stuck: str | None = None
     """Where it stands, if it has stood there for long; the innermost call first."""
     waits: bool = False
@@ -78,6 +83,11 @@ def record_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank:04d}.json"
 
 
+def failure_file(folder: Path, meeting: str) -> Path:
+    """The sign that a rank of this meeting has failed: one file to look for instead of the records of all."""
+    return folder / f"failed-{meeting}"
+
+
 def shared_folder(log: str) -> Path:
     """Where the records of a run are, given the log file of one of its ranks."""
     return Path(log).parents[1] / "ranks"
@@ -90,6 +100,8 @@ def write_record(record: Record, folder: Path) -> None:
     try:
         partial.write_text(to_json(record), encoding="utf-8")
         os.replace(partial, path)
+        if record.meeting and record.end in FAILURES:
+            failure_file(folder, record.meeting).touch()
     except OSError:
         partial.unlink(missing_ok=True)
 

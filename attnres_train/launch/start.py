@@ -204,7 +204,7 @@ def _plan(options: argparse.Namespace) -> tuple[Launch, list[Host]]:
         if nodes > 1 and not hosts:
             raise refuse("--hostfile", "the DeepSpeed launcher knows several nodes only by a hostfile", "write one")
         if master is None:
-            master = Master("127.0.0.1", DEFAULT_PORT if options.dry_run else free_port())
+            master = Master("127.0.0.1", free_port())
     if pdsh and not options.dry_run and shutil.which("pdsh") is None:
         what = "there is no `pdsh` on this machine"
         raise refuse("--hostfile", what, "install it, or run this script on every node with --no_ssh --node-rank N")
@@ -223,7 +223,10 @@ def _node_rank(options: argparse.Namespace, hosts: Sequence[Host], nodes: int) -
             if nodes == 1:
                 return 0
             raise refuse("--node-rank", f"which of the {nodes} nodes is this?", "give --node-rank, from 0")
-        here = [rank for rank, host in enumerate(hosts) if _is_here(host.name)]
+        own = socket.gethostname()
+        here = [rank for rank, host in enumerate(hosts) if host.name == own]
+        # Only then by address: thousands of names take minutes to resolve.
+        here = here or [rank for rank, host in enumerate(hosts) if _is_here(host.name)]
         if len(here) != 1:
             what = f"{len(here)} hosts of {options.hostfile} are this machine ({socket.gethostname()})"
             raise refuse("--node-rank", what, "give --node-rank, from 0 in the order of the file")
@@ -235,7 +238,7 @@ def _node_rank(options: argparse.Namespace, hosts: Sequence[Host], nodes: int) -
 
 def _is_here(name: str) -> bool:
     try:
-        return name == socket.gethostname() or is_own(resolve(name))
+        return is_own(resolve(name))
     except Refused:
         return False
 

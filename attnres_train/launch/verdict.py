@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from attnres_train.errors import ExitCode
-from attnres_train.launch.record import End, Record
-
-ORDER: tuple[End, ...] = ("failed", "killed", "timeout", "lost")
-"""Endings that make a run fail, the likeliest cause first; `failed` and `killed` are equals, the earlier counts."""
+from attnres_train.launch.record import FAILURES, Record
 
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
 _CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)\s*$")
@@ -64,7 +61,7 @@ class LauncherWords:
 def killed_in_words(code: int | None) -> str:
     """How a rank ended that left no word."""
     if code is None:
-        return "ended without a word, as a process does that is killed by signal 9 (most often memory)"
+        return "ended without a word: killed by signal 9 (most often memory), or it left by itself"
     if code >= 0:
         return f"ended with code {code} before the run was done"
     try:
@@ -97,14 +94,30 @@ def silent_ends(
 def first_cause(records: Collection[Record]) -> Record | None:
     """The record that tells why the run failed; None if none does."""
     own = [record for record in records if record.end in ("failed", "killed")]
-    others = [record for end in ORDER[2:] for record in sorted(records, key=_time) if record.end == end]
+    others = [record for end in FAILURES[2:] for record in sorted(records, key=_time) if record.end == end]
     return min(own, key=_time) if own else next(iter(others), None)
 
 
-def judge(records: Mapping[int, Record], local: Collection[int], launcher_code: int, asked: bool) -> Verdict:
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+def killed_launcher(code: int) -> int | None:
+    """The signal that killed a launcher which ended with `code`, if it was no stop signal; None for other endings.
+
+    DeepSpeed's passes the end of its child on as a code, 256 less the signal; a shell's would be 128 and the signal.
+    """
+    for number in (-code, 256 - code, code - 128):
+        if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
+            return number
+    return -code if code < 0 and -code not in _STOPS else None
+
+
+def judge(
+    records: Mapping[int, Record], local: Collection[int], launcher_code: int, asked: bool, elsewhere: bool = False
+) -> Verdict:
     """Exit code and last lines of a launch whose ranks left `records`.
 
-    `local` are the ranks of this node; `asked`: a stop signal came to the script.
+    `local` are the ranks of this node; `asked`: a stop signal came to the script; `elsewhere`: another node has failed.
     """
     mine = [records[rank] for rank in local if rank in records]
     ends = [record.end for record in mine]
@@ -114,14 +127,29 @@ def judge(records: Mapping[int, Record], local: Collection[int], launcher_code: 
     refused = [record for record in everybody if record.end == "refused"]
     cause = first_cause(everybody)
     if refused and (cause is None or cause.end == "lost"):
-        told = [] if any(record.rank == 0 for record in mine) else [f"refused:\n{refused[0].reason}"]
-        return Verdict(ExitCode.REFUSED, [*told, "refused; nothing was trained (exit code 2)"])
+        told = f"refused:\n{refused[0].reason}"
+        return Verdict(ExitCode.REFUSED, [told, "refused; nothing was trained (exit code 2)"])
     begun = any(record.step is not None for record in mine)
     harmless = {"stopped", "lost", None} if asked and not begun else {"stopped"}
     all_stopped = len(mine) == len(local) and bool(mine) and set(ends) <= {"stopped"}
+    if all_stopped and not asked and (elsewhere or killed_launcher(launcher_code)):
+        return Verdict(ExitCode.FAILED, _saved_without_launcher(mine, launcher_code))
     if all_stopped or (asked and not begun and set(ends) <= harmless):
         return Verdict(ExitCode.STOPPED_ON_SIGNAL, ["stopped on a signal (exit code 3)"])
     return Verdict(ExitCode.FAILED, _failure(cause, records, local, launcher_code))
+
+
+def _saved_without_launcher(mine: Sequence[Record], code: int) -> list[str]:
+    """Nobody wanted an end: the ranks of a launcher that is gone save, and this is a failure for whoever supervises."""
+    killed = killed_launcher(code)
+    who = (
+        "a launcher of another node is gone"
+        if killed is None
+        else f"the launcher itself was {killed_in_words(-killed)}"
+    )
+    step = max((record.step for record in mine if record.step is not None), default=None)
+    saved = "" if step is None else f"; its ranks saved and ended in step {step}"
+    return ["", "the run failed (exit code 1)", f"  cause: {who}{saved}"]
 
 
 def _failure(cause: Record | None, records: Mapping[int, Record], local: Collection[int], code: int) -> list[str]:

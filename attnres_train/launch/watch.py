@@ -19,14 +19,31 @@ from pathlib import Path
 from typing import IO
 
 from attnres_train.launch.process import alive, end_with_parent, is_stopped, job_processes, send
-from attnres_train.launch.record import Record, newest, read_records, shared_folder, write_record
-from attnres_train.launch.verdict import LauncherWords, Verdict, first_cause, judge, silent_ends
+from attnres_train.launch.record import (
+    FAILURES,
+    Record,
+    failure_file,
+    newest,
+    read_records,
+    shared_folder,
+    write_record,
+)
+from attnres_train.launch.verdict import (
+    LauncherWords,
+    Verdict,
+    first_cause,
+    judge,
+    killed_launcher,
+    silent_ends,
+)
 
 POLL_SECONDS = 0.2
 SECONDS_AFTER_FAILURE = 15.0
 """From a rank's failure, or the launcher's end, to SIGKILL for what is left."""
 SECONDS_AFTER_STOP = 630.0
 """From a stop signal to SIGKILL: the launcher's own patience with ranks that save, and a little."""
+SECONDS_BETWEEN_OTHER_NODES = 2.0
+"""How often a sign of other nodes is looked for, in a folder that may be far away."""
 SECONDS_FOR_OTHER_NODES = 5.0
 """How long the word of another node is waited for that may know the cause."""
 
@@ -63,6 +80,7 @@ class Job:
         self._ended_here: set[int] = set()
         """Ranks that were killed because another one had failed."""
         self._failed_at: float | None = None
+        self._asked_others_at = time.monotonic()
         self._asked_at: float | None = None
 
     def stop(self) -> None:
@@ -71,6 +89,7 @@ class Job:
             return
         self.asked, self._asked_at = True, time.monotonic()
         ranks = {record.pid for record in self._read().values()}
+        send([rank for rank in ranks if self.remote is None and is_stopped(rank)], signal.SIGCONT)  # else it cannot
         if self.direct and alive(ranks):
             send(ranks, signal.SIGTERM)
         else:
@@ -89,7 +108,7 @@ class Job:
         while _waits_for_others(records, self.local, code) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             records = self._records()
-        return judge(records, self.local, code, self.asked)
+        return judge(records, self.local, code, self.asked, any(sign.exists() for sign in self._signs(records)))
 
     def _read(self) -> dict[int, Record]:
         """The records of the ranks that this launcher has started."""
@@ -109,6 +128,8 @@ class Job:
             self._failed_at = now
         if self.launcher.poll() is not None and self._failed_at is None and not self.asked:
             self._failed_at = now
+            if killed_launcher(self.launcher.returncode):
+                self._sign_failure()
             send(job_processes(self.job), signal.SIGTERM)
         late = self._failed_at is not None and now > self._failed_at + SECONDS_AFTER_FAILURE
         if late or (self._asked_at is not None and now > self._asked_at + SECONDS_AFTER_STOP):
@@ -122,11 +143,29 @@ class Job:
         running = self._running(records)
         for rank in gone:
             record = records[rank]
-            if record.end in ("failed", "lost", "timeout", "killed"):
+            if record.end in FAILURES:
                 return True
             if record.end is None and record.pid not in running:
                 return True
-        return False
+        return self._has_failed_elsewhere(records)
+
+    def _has_failed_elsewhere(self, mine: Mapping[int, Record]) -> bool:
+        """Whether a rank of another node has. Those here may stand still, and so never notice."""
+        now = time.monotonic()
+        if now < self._asked_others_at + SECONDS_BETWEEN_OTHER_NODES:
+            return False
+        self._asked_others_at = now
+        return any(sign.exists() for sign in self._signs(mine))
+
+    def _signs(self, mine: Mapping[int, Record]) -> set[Path]:
+        """Files that are there if a rank or a launcher of this launch has failed, on whichever node."""
+        own = [mine[rank] for rank in self.local if rank in mine]
+        return {failure_file(shared_folder(r.log), r.meeting) for r in own if r.log and r.meeting}
+
+    def _sign_failure(self) -> None:
+        for sign in self._signs(self._read()):
+            with contextlib.suppress(OSError):
+                sign.touch()
 
     def _note(self, left: Collection[int]) -> None:
         """Which ranks are going to be killed: that is no cause. Of those that stand still by a signal, say so."""

@@ -8,6 +8,20 @@ from typing import TextIO
 
 from attnres_train.errors import refuse
 
+LOCK = ".lock"
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a run is writing to `folder`."""
+    try:
+        with open(folder / LOCK, encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
 
 def claim_run_folder(folder: Path) -> TextIO:
     """Lock `folder` for as long as the returned file is open; the kernel lets go when the process ends.
@@ -16,7 +30,7 @@ def claim_run_folder(folder: Path) -> TextIO:
 
     Raises Refused where another process holds it.
     """
-    lock = open(folder / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - held open on purpose
+    lock = open(folder / LOCK, "w", encoding="utf-8")  # noqa: SIM115 - held open on purpose
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import faulthandler
 import linecache
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -45,6 +46,7 @@ BEAT_SECONDS = 1.0
 MOST_PATIENCE_SECONDS = 60.0
 FRAMES = 6
 _KEY = "attnres_train/rank/"
+_MEETING = "attnres_train/meeting"
 
 
 class Presence:
@@ -83,6 +85,12 @@ class Presence:
     def join(self, store: Store) -> None:
         """From now on also in `store`, a connection that nobody else uses."""
         self._store = store
+        if self.record.rank == 0:
+            for folder in self._folders:
+                for sign in folder.glob("failed-*"):  # of earlier launches
+                    sign.unlink(missing_ok=True)
+            store.set(_MEETING, secrets.token_hex(8))
+        self.record.meeting = store.get(_MEETING).decode()
         threading.Thread(target=self._post, name="heartbeat to the store", daemon=True).start()
 
     def at(self, what: str, step: int | None = None) -> None:

@@ -18,8 +18,8 @@ from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
 from attnres_train.data.ahead import ReadAhead
 from attnres_train.data.loader import BatchLoader
-from attnres_train.depth.describe import backend_in_words
-from attnres_train.errors import ExitCode, Problem, Refused
+from attnres_train.depth.describe import backend_in_words, why_no_backend
+from attnres_train.errors import ExitCode, Problem, Refused, refuse
 from attnres_train.model.size import flops_in_words, training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
@@ -40,6 +40,8 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     grid = build_grid(config.parallel, training.seed)
     limit_waits(config.parallel.timeout_seconds)
     presence.at("preflight")
+    if reason := why_no_backend(config.residual, grid.device.type, training.precision):
+        raise refuse("residual.backend", f"{config.residual.backend!r}: {reason}", 'write "auto"')
     backend = backend_in_words(config.residual, grid.device.type, training.precision)
     settings = config_values(config, loaded.origins)
     preflight(settings, corpora.same_on_all_ranks, backend, folder, grid)

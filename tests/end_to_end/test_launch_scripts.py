@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,5 +83,18 @@ def test_the_rehearsal_trains_on_two_nodes(launcher: str, write_config: Callable
     script = Script([ROOT / "launch/rehearse.sh", config, "--launcher", launcher])
     assert script.wait(240) == 0, script.text
     assert "node-0 | step 12/12" in script.text and "node-0 ended with code 0, node-1 with code 0" in script.text
+    spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    assert "attnres-node" not in spaces
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
+def test_a_rehearsal_that_is_stopped_saves_and_takes_its_nodes_along(write_config: Callable[..., Path]) -> None:
+    config = write_config(parallel="pipeline = 2")
+    script = Script([ROOT / "launch/rehearse.sh", config, "--training.steps", "5000"])
+    script.wait_for(r"step +3/5000 ")
+    script.process.send_signal(signal.SIGTERM)
+    assert script.wait(60) == 3, script.text
+    assert "node-0 ended with code 3, node-1 with code 3" in script.text and "unbound" not in script.text
     spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert "attnres-node" not in spaces

@@ -111,6 +111,26 @@ def test_a_stopped_rank(launcher: str, nodes: Nodes) -> None:
 
 
 @both_launchers
+def test_a_node_whose_ranks_all_stand_still(launcher: str, nodes: Nodes) -> None:
+    """Nobody there waits in vain, and its launcher sees nothing: it ends because the other node has failed."""
+    first, second = nodes.train(launcher)
+    for rank in (2, 3):
+        os.kill(second.rank(rank), signal.SIGSTOP)
+    for script in (first, second):
+        assert script.wait(TIMEOUT_SECONDS + SECONDS) == 1, script.text
+        assert "on node-1" in script.end() and "SIGSTOP" in script.end(), script.text
+
+
+def test_a_rank_that_stands_still_goes_on_to_save_when_all_are_to_stop(nodes: Nodes) -> None:
+    first, second = nodes.train("torchrun")
+    os.kill(second.rank(2), signal.SIGSTOP)
+    for script in (first, second):
+        script.process.send_signal(signal.SIGTERM)
+    for script in (first, second):
+        assert script.wait(SECONDS) == 3, script.text
+
+
+@both_launchers
 def test_the_link_goes_down(launcher: str, nodes: Nodes) -> None:
     first, second = nodes.train(launcher)
     ip(f"-n {nodes.spaces[1]} link set eth0 down")

@@ -356,6 +356,7 @@ def test_a_residual_without_blocks_has_none_to_make_again(tmp_path: Path) -> Non
         ({"zero_stage": 2, "pipeline": 2}, "zero_stage", "reduces and forgets gradients after each micro-batch"),
         ({"zero_stage": 3, "pipeline": 2, "virtual": 2}, "zero_stage", "a pipeline has several under way"),
         ({"zero_stage": 0}, "zero_stage", "counts the gradients of the first pipeline stage alone"),
+        ({"param_persistence_threshold": 5, "zero_stage": 2}, "param_persistence_threshold", "zero_stage = 2 does not"),
         ({"zero_stage": 2, "kind": "megatron"}, "zero_stage", 'engine.kind = "megatron" does not read it'),
         ({"config": "own.json", "kind": "megatron"}, "config", 'engine.kind = "megatron" does not read it'),
     ],

@@ -53,7 +53,14 @@ def problems(folder: Path, settings: Any) -> dict[str, tuple[str, str]]:
         ({"elasticity": {}}, "elasticity", "nothing that this engine does"),
         ({"zzzz": 1}, "zzzz", "unknown to DeepSpeed"),
         ("{", "engine.deepspeed.config", "is not JSON"),
-        ('{"dump_state": true, "dump_state": false}', "engine.deepspeed.config", "dump_state stands twice"),
+        ('{"dump_state": true,\n "dump_state": false}', "dump_state", "stands twice (lines 1, 2)"),
+        ({"log_level": "loudly"}, "log_level", '"loudly" is no level of DeepSpeed'),
+        ({"log_level": "warn"}, "log_level", "did you mean warning?"),
+        ({"flops_profiler": {"enabled": "sure"}}, "flops_profiler.enabled", '"sure" is no bool'),
+        ({"flops_profiler": {"profile_step": "x"}}, "flops_profiler.profile_step", '"x" is no int'),
+        ({"flops_profiler": {"profile_step": True}}, "flops_profiler.profile_step", "true is no int"),
+        ({"flops_profiler": {"output_file": 1}}, "flops_profiler.output_file", "1 is no str"),
+        ({"comet": {"enabled": True}}, "comet", "needs comet_ml, which is not installed"),
         ("[1]", "engine.deepspeed.config", "holds no table"),
     ],
 )
@@ -61,6 +68,19 @@ def test_what_is_not_taken_is_refused_with_the_reason(tmp_path: Path, settings: 
     found = problems(tmp_path, settings)
     assert list(found) == [key]
     assert said in " ".join(found[key])
+
+
+def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
+    text = '{"zzzz": 1,\n"comms_logger": {"debug": true,\n"debug": false},\n"zzzz": 2}'
+    assert {key: message for key, (message, _) in problems(tmp_path, text).items()} == {
+        "debug": "stands twice (lines 2, 3)",
+        "zzzz": "unknown to DeepSpeed",
+    }
+    assert [p.message for p in check_json(str(tmp_path / "own.json"))].count("stands twice (lines 1, 4)") == 1
+
+
+def test_numbers_of_the_profiler_may_be_whole(tmp_path: Path) -> None:
+    assert problems(tmp_path, {"flops_profiler": {"recompute_fwd_factor": 1, "output_file": "flops.txt"}}) == {}
 
 
 def test_what_is_taken_reaches_deepspeed_beside_ours(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ def record(rank: int, end: End | None = None, time: float = 0.0, reason: str = "
     )
 
 
-def judged(*records: Record, local: range = range(2), code: int = 1, asked: bool = False) -> tuple[ExitCode, str]:
-    verdict = judge({r.rank: r for r in records}, local, code, asked)
+def judged(
+    *records: Record, local: range = range(2), code: int = 1, asked: bool = False, elsewhere: bool = False
+) -> tuple[ExitCode, str]:
+    verdict = judge({r.rank: r for r in records}, local, code, asked, elsewhere)
     return verdict.code, "\n".join(verdict.lines)
 
 
@@ -80,9 +82,9 @@ def test_ranks_that_are_alive_or_said_how_they_ended_are_not_silent() -> None:
     assert silent_ends({0: record(0), 1: record(1, "done")}, range(2), {100}, LauncherWords.none(), 1.0) == []
 
 
-def test_a_refusal_is_code_2_and_its_words_come_from_rank_0_alone() -> None:
+def test_a_refusal_is_code_2_and_its_words_come_last_once() -> None:
     assert judged(record(0, "refused", step=None), record(1, "refused", step=None)) == (
-        ExitCode.REFUSED, "refused; nothing was trained (exit code 2)",
+        ExitCode.REFUSED, "refused:\nwhy\nrefused; nothing was trained (exit code 2)",
     )  # fmt: skip
     _, told = judged(record(2, "refused", reason="the reason"), record(3, "lost"), local=range(2, 4))
     assert told.startswith("refused:\nthe reason")
@@ -130,3 +132,20 @@ def test_who_is_missing_when_a_wait_ends() -> None:
     ended.end, ended.reason = "failed", "KeyError: 1"
     assert "ended (failed: KeyError: 1)" in missing_in_words(mine, then, waiting | {2: ended}, 3)
     assert "every rank answers" in missing_in_words(mine, then, waiting, 2)
+
+
+@pytest.mark.parametrize("code", [-9, 247, 137, -11])
+def test_a_launcher_that_was_killed_is_a_failure_though_its_ranks_saved(code: int) -> None:
+    saved = (record(0, "stopped", step=7), record(1, "stopped", step=7))
+    ended, told = judged(*saved, code=code)
+    assert ended is ExitCode.FAILED
+    assert "cause: the launcher itself was killed by signal" in told and "saved and ended in step 7" in told
+    assert judged(*saved, code=code, asked=True)[0] is ExitCode.STOPPED_ON_SIGNAL, "somebody wanted an end"
+
+
+@pytest.mark.parametrize("code", [1, 3, -15, 143, -2])
+def test_a_launcher_that_was_asked_to_stop_is_none(code: int) -> None:
+    saved = (record(0, "stopped"), record(1, "stopped"))
+    assert judged(*saved, code=code)[0] is ExitCode.STOPPED_ON_SIGNAL
+    ended, told = judged(*saved, code=code, elsewhere=True)
+    assert ended is ExitCode.FAILED and "cause: a launcher of another node is gone" in told
