@@ -17,7 +17,7 @@ from attnres_train.config.overrides import separate
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.errors import ExitCode, Problem, Refused
 from attnres_train.plan import as_json, plan
-from attnres_train.plan_text import counted, plan_text
+from attnres_train.plan.text import counted, plan_text
 
 _DESCRIPTION = """\
 Pretrain transformers whose residual connection is attention over depth.

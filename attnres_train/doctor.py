@@ -21,7 +21,7 @@ from attnres_train.errors import Problem, Refused
 from attnres_train.launch.facts import version_facts
 from attnres_train.launch.names import is_own, resolve
 from attnres_train.plan import plan
-from attnres_train.plan_text import table
+from attnres_train.plan.text import table
 
 MIB = 1 << 20
 MOST_RANKS = 8

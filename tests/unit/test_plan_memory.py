@@ -10,7 +10,7 @@ from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.plan import plan
-from attnres_train.plan_memory import _at_peak, _Visit
+from attnres_train.plan.memory import _at_peak, _Visit
 from tests.unit.config_files import flags, small
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
 from attnres_train.config.run_config import RunConfig
@@ -12,14 +11,8 @@ from attnres_train.model.size import total_parameters, training_flops_per_token
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.split import rank_and_chunk
 from attnres_train.parallel.wire import WirePlan
-from attnres_train.plan_memory import (
-    GIB,
-    MemoryPlan,
-    StageParameters,
-    stage_parameters,
-    worst_rank_memory,
-)
-from attnres_train.plan_wire import Traffic, plan_traffic
+from attnres_train.plan.memory import MemoryPlan, StageParameters, stage_parameters, worst_rank_memory
+from attnres_train.plan.traffic import Traffic, plan_traffic
 
 _RATES_SHOWN = 10
 
@@ -120,29 +113,6 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
 def bubble_fraction(pipeline: int, virtual: int, micro_batches: int) -> float:
     """(P - 1) / (V M + P - 1): the share of a step that each of P equal ranks waits."""
     return (pipeline - 1) / (virtual * micro_batches + pipeline - 1)
-
-
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The object that `attnres plan --json` prints."""
-    memory = {kind: size / GIB for kind, size in plan.memory.kinds().items()}
-    return {
-        "parameters": {"total": plan.parameters_total, "per_rank": list(plan.parameters_per_rank)},
-        "vocabulary": {"size": plan.vocabulary, "padded": plan.padded_vocabulary},
-        "grid": asdict(plan.grid),
-        "stages": [asdict(stage) for stage in plan.stages],
-        "global_batch_size": plan.global_batch_size,
-        "micro_batches": plan.micro_batches,
-        "accumulation": plan.micro_batches,
-        "tokens_per_step": plan.tokens_per_step,
-        "steps": plan.steps,
-        "flops_per_step": plan.flops_per_step,
-        "isolate_documents": plan.isolate_documents,
-        "bubble_fraction": plan.bubble_fraction,
-        "learning_rates": list(plan.learning_rates),
-        "wire": plan.wire.as_json(),
-        "memory_gib": memory | {"total": plan.memory.total / GIB},
-        "memory_rank": plan.memory.rank,
-    }
 
 
 def _per_rank(parameters: tuple[StageParameters, ...], wire: WirePlan, tensor: int) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnres_train.parallel.wire import Hop
-from attnres_train.plan import Plan, StagePlan
-from attnres_train.plan_memory import GIB
+from attnres_train.plan.memory import GIB
+from attnres_train.plan.whole import Plan, StagePlan
 
 _MIB = 2**20
 _RATES_IN_TEXT = 10
