@@ -200,7 +200,7 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
     standard residual. The other modes run in plain torch and
     keep more: fp32 copies of what they read.
     """
-    spans, readers = _spans(config, wire, stage), wire.readers(stage)
+    spans, readers = spans_of(config, wire, stage), wire.readers(stage)
     if spans:
         kept = _Elements(sum(_leaves(wire.layout, span) for span in spans) * config.model.hidden_size, 0)
         readers = readers[2 * wire.layers_per_stage[stage] :]  # the head's, if any, is in no span
@@ -234,7 +234,7 @@ def _whole_layers(config: RunConfig, layers: int) -> _Elements:
     return _Elements((2 + inputs) * width * layers, divided * layers)
 
 
-def _spans(config: RunConfig, wire: WirePlan, stage: int) -> list[range]:
+def spans_of(config: RunConfig, wire: WirePlan, stage: int) -> list[range]:
     first = wire.first_sublayer(stage) // 2
     layers = range(first, first + wire.layers_per_stage[stage])
     return wire.layout.spans(layers, config.training.recompute)
@@ -251,7 +251,7 @@ def _momentary_bytes(config: RunConfig, padded_vocabulary: int, wire: WirePlan, 
 
     Those once in the weights' dtype and once in fp32, before their softmax.
     """
-    largest = max((len(span) for span in _spans(config, wire, stage)), default=0)
+    largest = max((len(span) for span in spans_of(config, wire, stage)), default=0)
     made_again = _bytes(config, _whole_layers(config, largest))
     if stage < wire.num_stages - 1:
         return made_again
