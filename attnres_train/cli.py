@@ -54,7 +54,7 @@ Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no
 
 _JSON_HELP = "print one JSON object and nothing else"
 _Raw = argparse.RawDescriptionHelpFormatter
-_OWN_FLAGS = ("--world", "--json", "--help")
+_OWN_FLAGS = ("--world", "--json", "--help", "--device", "--efficiency", "--draw", "--advise", "--device-file")
 
 
 class Told(Refused):

@@ -12,6 +12,8 @@ from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.split import rank_and_chunk
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.memory import MemoryPlan, StageParameters, stage_parameters, worst_rank_memory
+from attnres_train.plan.speeds import Machine
+from attnres_train.plan.timing import TimePlan, Timing
 from attnres_train.plan.traffic import Traffic, plan_traffic
 
 _RATES_SHOWN = 10
@@ -67,16 +69,24 @@ class Plan:
     learning_rates: tuple[float, ...]
     wire: Traffic
     memory: MemoryPlan
+    time: TimePlan | None = None
+    """None where no device was named."""
 
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch_size * self.sequence_length
 
 
-def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | None = None) -> Plan:
+def plan(
+    config: RunConfig,
+    world_size: int | None = None,
+    vocabulary: int | None = None,
+    machine: Machine | None = None,
+) -> Plan:
     """The plan of a checked configuration on `world_size` ranks; None stands for one replica of the model.
 
-    `vocabulary` is the number of entries of the tokenizer; None asks `vocabulary_size`, which may read it.
+    `vocabulary` is the number of entries of the tokenizer; None asks `vocabulary_size`, which may read it. With a
+    `machine` it has the seconds of a step on it.
 
     Raises Refused where the vocabulary cannot be known.
     """
@@ -88,6 +98,11 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
     parameters = stage_parameters(config, padded, wire)
     micro_batches, data = num_micro_batches(config, world), parallel.data(world)
     flops_per_token = training_flops_per_token(model, padded, training.sequence_length)
+    flops_per_step = flops_per_token * training.global_batch_size * training.sequence_length
+    time = None
+    if machine is not None:
+        timing = Timing(config, padded, wire, parameters, micro_batches, world, machine)
+        time = timing.plan(flops_per_step, 12 * total_parameters(model, config.residual, padded))
     return Plan(
         grid=Grid(world, parallel.tensor, parallel.pipeline, parallel.virtual, data, parallel.sequence),
         layout=wire.layout,
@@ -101,12 +116,13 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
         micro_batches=micro_batches,
         sequence_length=training.sequence_length,
         steps=training.steps,
-        flops_per_step=flops_per_token * training.global_batch_size * training.sequence_length,
+        flops_per_step=flops_per_step,
         isolate_documents=config.data.isolate_documents,
         bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, micro_batches),
         learning_rates=_first_rates(config),
         wire=plan_traffic(config, wire, micro_batches, data),
         memory=worst_rank_memory(config, padded, wire, micro_batches, data),
+        time=time,
     )
 
 
