@@ -17,6 +17,8 @@ from attnres_train.config.overrides import separate
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.errors import ExitCode, Problem, Refused
 from attnres_train.plan import as_json, plan
+from attnres_train.plan.device_file import find_machine
+from attnres_train.plan.devices import DEVICES
 from attnres_train.plan.text import counted, plan_text
 
 _DESCRIPTION = """\
@@ -138,7 +140,11 @@ def _notes(loaded: Loaded) -> list[str]:
 
 
 def _plan(loaded: Loaded, options: argparse.Namespace) -> None:
-    planned = plan(loaded.config, options.world)
+    named, efficiency = options.device, options.efficiency
+    if named is None and efficiency is not None:
+        raise Refused(Problem("--efficiency", "goes with --device", "name a device, such as --device h100-sxm"))
+    machine = None if named is None else find_machine(named, loaded.config.training.precision, efficiency)
+    planned = plan(loaded.config, options.world, machine=machine)
     if options.json:
         _print_json(as_json(planned))
     else:
@@ -196,7 +202,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="attnres", description=_DESCRIPTION, formatter_class=_Raw, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_configuration_command(commands, "check", "hold a configuration against every rule, all problems at once")
-    _add_configuration_command(commands, "plan", "print parameters, stages, wire, memory and first learning rates")
+    _add_plan_options(
+        _add_configuration_command(commands, "plan", "print parameters, stages, wire, memory, time and first rates")
+    )
     looks = "show what a run folder or a checkpoint holds, or which depth backend a configuration uses here"
     command = commands.add_parser("inspect", help=looks, epilog=_INSPECT, formatter_class=_Raw, allow_abbrev=False)
     command.add_argument("path", metavar="RUN|CHECKPOINT|CONFIG.toml", type=Path)
@@ -209,7 +217,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_configuration_command(commands: argparse._SubParsersAction[_Parser], name: str, purpose: str) -> None:
+def _add_plan_options(command: argparse.ArgumentParser) -> None:
+    names = ", ".join(DEVICES)
+    device = f"predict seconds on this device ({names}), or on the machine of a file that `attnres doctor` measured"
+    command.add_argument("--device", metavar="NAME|FILE", help=device)
+    share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
+    command.add_argument("--efficiency", type=float, metavar="SHARE", help=share)
+
+
+def _add_configuration_command(commands: argparse._SubParsersAction[_Parser], name: str, purpose: str) -> _Parser:
     command = commands.add_parser(
         name,
         help=purpose,
@@ -222,6 +238,7 @@ def _add_configuration_command(commands: argparse._SubParsersAction[_Parser], na
     command.add_argument("config", metavar="CONFIG.toml", type=Path)
     command.add_argument("--world", type=_ranks, metavar="N", help="ranks; default: one replica of the model")
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
+    return command
 
 
 def _ranks(text: str) -> int:

@@ -14,8 +14,8 @@ from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import DeviceFile
-from attnres_train.plan.memory import GIB, wire_slice_bytes
 from attnres_train.plan.speeds import Link, Rates
+from attnres_train.plan.units import GIB, wire_slice_bytes
 from attnres_train.plan.whole import Plan
 
 _DISK_BYTES = 64 << 20

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from attnres_train.plan.memory import GIB
-from attnres_train.plan.whole import Plan
+from attnres_train.plan.speeds import Machine
+from attnres_train.plan.timing import TimePlan
+from attnres_train.plan.units import GIB
+from attnres_train.plan.whole import Plan, usable_bytes
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -29,4 +31,38 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "wire": plan.wire.as_json(),
         "memory_gib": memory | {"total": plan.memory.total / GIB},
         "memory_rank": plan.memory.rank,
+        "memory_host_gib": plan.memory.host / GIB,
+        "checkpoint": asdict(plan.checkpoint),
+        "device": None if plan.machine is None else _device(plan.machine),
+        "fits": plan.fits,
+        "time": None if plan.time is None else _time(plan.time),
+    }
+
+
+def _device(machine: Machine) -> dict[str, Any]:
+    return {
+        "name": machine.name,
+        "measured": machine.measured,
+        "memory_gib": machine.memory_gib,
+        "usable_gib": usable_bytes(machine) / GIB,
+        "peak_flops_per_second": machine.peak_flops_per_second,
+        "devices_per_node": machine.devices_per_node,
+        "assumptions": machine.assumptions,
+    }
+
+
+def _time(time: TimePlan) -> dict[str, Any]:
+    """Of `TimePlan`, what is not said of the device already."""
+    return {
+        "step_seconds": time.step_seconds,
+        "schedule_seconds": time.schedule_seconds,
+        "bubble_fraction": time.bubble_fraction,
+        "busiest_rank": time.busiest_rank,
+        "kinds_seconds": dict(time.kinds),
+        "stages_seconds": [asdict(stage) for stage in time.stages],
+        "tokens_per_second": time.tokens_per_second,
+        "model_flops_utilisation": time.model_flops_utilisation,
+        "run_hours": time.run_hours,
+        "device_hours": time.device_hours,
+        "checkpoint_seconds": time.checkpoint_seconds,
     }

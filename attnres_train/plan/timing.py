@@ -18,9 +18,10 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.model.size import embedding_parameters
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
-from attnres_train.plan.memory import StageParameters, element_bytes, wire_slice_bytes
+from attnres_train.plan.memory import StageParameters
 from attnres_train.plan.simulate import Costs, Played, play, play_long
 from attnres_train.plan.speeds import Link, Machine, Rates
+from attnres_train.plan.units import element_bytes, wire_slice_bytes
 from attnres_train.plan.work import StageWork, Work, Worker
 
 _FP32_BYTES = 4

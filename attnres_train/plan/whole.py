@@ -11,12 +11,17 @@ from attnres_train.model.size import total_parameters, training_flops_per_token
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.split import rank_and_chunk
 from attnres_train.parallel.wire import WirePlan
+from attnres_train.plan.checkpoint import CheckpointPlan, plan_checkpoint
 from attnres_train.plan.memory import MemoryPlan, StageParameters, stage_parameters, worst_rank_memory
 from attnres_train.plan.speeds import Machine
 from attnres_train.plan.timing import TimePlan, Timing
 from attnres_train.plan.traffic import Traffic, plan_traffic
+from attnres_train.plan.units import GIB
 
 _RATES_SHOWN = 10
+RESERVED_SHARE = 0.1
+"""Of a device's memory, for what a plan does not count: the allocator's fragments, the CUDA context, NCCL. An
+assumption."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +74,15 @@ class Plan:
     learning_rates: tuple[float, ...]
     wire: Traffic
     memory: MemoryPlan
+    checkpoint: CheckpointPlan
     time: TimePlan | None = None
     """None where no device was named."""
+    machine: Machine | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the fullest rank's tensors fit the device with a reserve; None where no device was named."""
+        return None if self.machine is None else self.memory.total <= usable_bytes(self.machine)
 
     @property
     def tokens_per_step(self) -> int:
@@ -100,9 +112,10 @@ def plan(
     flops_per_token = training_flops_per_token(model, padded, training.sequence_length)
     flops_per_step = flops_per_token * training.global_batch_size * training.sequence_length
     time = None
+    checkpoint = plan_checkpoint(config, entries, padded, wire, world)
     if machine is not None:
         timing = Timing(config, padded, wire, parameters, micro_batches, world, machine)
-        time = timing.plan(flops_per_step, 12 * total_parameters(model, config.residual, padded))
+        time = timing.plan(flops_per_step, checkpoint.total_bytes)
     return Plan(
         grid=Grid(world, parallel.tensor, parallel.pipeline, parallel.virtual, data, parallel.sequence),
         layout=wire.layout,
@@ -122,8 +135,15 @@ def plan(
         learning_rates=_first_rates(config),
         wire=plan_traffic(config, wire, micro_batches, data),
         memory=worst_rank_memory(config, padded, wire, micro_batches, data),
+        checkpoint=checkpoint,
         time=time,
+        machine=machine,
     )
+
+
+def usable_bytes(machine: Machine) -> float:
+    """Of a device's memory, for tensors."""
+    return machine.memory_gib * GIB * (1 - RESERVED_SHARE)
 
 
 def bubble_fraction(pipeline: int, virtual: int, micro_batches: int) -> float:

@@ -22,7 +22,8 @@ from functools import cached_property
 from attnres_train.config.run_config import RunConfig
 from attnres_train.model.size import layer_parameters
 from attnres_train.parallel.wire import WirePlan
-from attnres_train.plan.memory import StageParameters, element_bytes, spans_of
+from attnres_train.plan.memory import StageParameters, spans_of
+from attnres_train.plan.units import element_bytes
 
 ATTENTION_BACKWARD = 2.5
 """Backward of flash attention over its forward: five products against two."""
