@@ -104,15 +104,20 @@ def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) 
 
 
 def worst_rank_memory(
-    config: RunConfig, padded_vocabulary: int, wire: WirePlan, micro_batches: int, data: int
+    config: RunConfig,
+    padded_vocabulary: int,
+    wire: WirePlan,
+    micro_batches: int,
+    data: int,
+    ranks: Sequence[int] | None = None,
 ) -> MemoryPlan:
-    """The pipeline rank with the largest total."""
-    visits = [_visit(config, padded_vocabulary, wire, stage) for stage in range(wire.num_stages)]
+    """The pipeline rank with the largest total; of `ranks` alone, if given."""
     schedule = schedule_of(config, micro_batches)
     plans = []
-    for rank in range(wire.pipeline):
+    for rank in range(wire.pipeline) if ranks is None else ranks:
         mine = wire.stages_of(rank)
-        activations, history = _at_peak([visits[stage] for stage in mine], schedule, rank)
+        visits = [_visit(config, padded_vocabulary, wire, stage) for stage in mine]
+        activations, history = _at_peak(visits, schedule, rank)
         activations += max(_made_again_bytes(config, wire, stage) for stage in mine)
         returning = max(_returning_bytes(config, wire, stage) for stage in mine)
         state = state_bytes(config, padded_vocabulary, wire, rank, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from attnres_train.parallel.wire import Hop
 from attnres_train.plan.timing import TimePlan
@@ -11,6 +12,8 @@ from attnres_train.plan.whole import Plan, StagePlan, usable_bytes
 
 _MIB = 2**20
 _RATES_IN_TEXT = 10
+_WIDTH = 104
+"""Of a fact beside its name, so that a page is 120 columns wide."""
 
 
 def plan_text(plan: Plan, title: str) -> str:
@@ -20,13 +23,12 @@ def plan_text(plan: Plan, title: str) -> str:
         ("parameters", _parameters(plan)),
         ("ranks", _ranks(plan)),
         ("step", _step(plan)),
-        ("run", f"{plan.steps:,} steps, {plan.steps * plan.tokens_per_step:,} tokens"),
+        ("run", f"{plan.steps:,} steps, {plan.steps * plan.tokens_per_step:,} tokens; {_checkpoint(plan)}"),
         ("work", _work(plan)),
         ("first rates", _rates(plan)),
     ]
     facts += [("wire", _wire(plan)), ("", _kept(plan)), ("bubble", _bubble(plan))] if plan.wire.plan.hops() else []
-    facts += [("memory", _memory(plan)), ("", _memory_kinds(plan)), ("checkpoint", _checkpoint(plan))]
-    facts += _time_rows(plan)
+    facts += [("memory", _memory(plan)), *_wrapped("", _memory_kinds(plan)), *_time_rows(plan)]
     return "\n".join([title, "", *table(facts, indent=2), "", *_stage_table(plan)])
 
 
@@ -125,11 +127,8 @@ def _fit(plan: Plan) -> str:
 def _checkpoint(plan: Plan) -> str:
     size = plan.checkpoint.total_bytes
     whole = f"{size / GIB:.3g} GiB" if size >= GIB else f"{_mib(size)} MiB"
-    return f"{whole} a save, fp32 weights and moments" + ("" if plan.time is None else _save_seconds(plan.time))
-
-
-def _save_seconds(time: TimePlan) -> str:
-    return f"; {_seconds(time.checkpoint_seconds)} to write, while training goes on"
+    seconds = "" if plan.time is None else f", written in {_seconds(plan.time.checkpoint_seconds)} beside the training"
+    return f"a save {whole}{seconds}"
 
 
 def _time_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -141,10 +140,15 @@ def _time_rows(plan: Plan) -> list[tuple[str, str]]:
     rank = f" (pipeline rank {time.busiest_rank})" if plan.grid.pipeline > 1 else ""
     return [
         ("time", f"{_seconds(time.step_seconds)} a step on {plan.grid.world} x {machine.name}, {_rate(time)}"),
-        ("", f"{time.run_hours:,.4g} hours for the run, {time.device_hours:,.4g} device-hours"),
-        ("of it", ", ".join(spent) + rank),
-        ("taken", time.assumptions),
+        ("", f"{time.run_hours:,.4g} hours for the run, {time.device_hours:,.0f} device-hours"),
+        *_wrapped("of it", ", ".join(spent) + rank),
+        *_wrapped("assumed" if not time.measured else "taken", time.assumptions),
     ]
+
+
+def _wrapped(name: str, text: str) -> list[tuple[str, str]]:
+    """One fact over as many lines as it needs."""
+    return [("" if number else name, line) for number, line in enumerate(wrap(text, _WIDTH))]
 
 
 def _rate(time: TimePlan) -> str:
@@ -153,9 +157,9 @@ def _rate(time: TimePlan) -> str:
 
 
 def _dearest(time: TimePlan) -> list[tuple[str, float]]:
-    """Kinds that take a hundredth of the step or more, the dearest first."""
+    """Kinds that take a fiftieth of the step or more, the dearest first."""
     kinds = sorted(time.kinds.items(), key=lambda item: -item[1])
-    return [(kind, seconds) for kind, seconds in kinds if seconds >= time.step_seconds / 100]
+    return [(kind, seconds) for kind, seconds in kinds if seconds >= time.step_seconds / 50]
 
 
 def _seconds(seconds: float) -> str:

@@ -103,6 +103,12 @@ class Timing:
     def work(self) -> tuple[StageWork, ...]:
         return Worker(self.config, self.padded, self.wire, self.parameters).stages()
 
+    def least_seconds(self) -> float:
+        """Less than any step: the work of the model shared out evenly, and the bubble of equal stages."""
+        work = Worker(self.config, self.padded, self.wire, self.parameters).least()
+        visit = sum(self._seconds(work).values()) / self.parallel.pipeline
+        return visit * (self.micro_batches + (self.parallel.pipeline - 1) / self.parallel.virtual)
+
     @cached_property
     def visits(self) -> tuple[tuple[Counter[str], Counter[str]], ...]:
         """Of each stage: seconds of its forward and of its backward, by kind."""

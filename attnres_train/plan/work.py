@@ -117,6 +117,15 @@ class Worker:
         """Of every global stage."""
         return tuple(self._stage(stage) for stage in range(self.wire.num_stages))
 
+    def least(self) -> Work:
+        """Of one micro-batch through the whole model, forward and backward: what any split has to share out."""
+        model, layers = self.config.model, self.config.model.num_layers
+        sources = [max(1, self.wire.layout.reads(reader).count) for reader in range(model.num_sublayers + 1)]
+        work = (self._layer + self._layer_backward) * layers + self._reads(sources) + self._reads_backward(sources)
+        if self.config.training.recompute in ("layer", "block"):
+            work = work + self._layer * layers
+        return work + self._head + self._head_backward
+
     def _stage(self, stage: int) -> StageWork:
         layers, last = self.wire.layers_per_stage[stage], stage == self.wire.num_stages - 1
         readers = self.wire.readers(stage)
