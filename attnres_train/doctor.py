@@ -49,6 +49,9 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
 
     Raises Refused where something keeps a run from starting here, or a device file has no configuration to measure for.
     """
+    if device_file is not None and loaded is None:
+        what = "needs a configuration, whose shapes are measured"
+        raise Refused(Problem("--device-file", what, "attnres doctor CONFIG.toml --device-file FILE"))
     world = world_size or (loaded.config.parallel.model_ranks if loaded else 2)
     found: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -61,10 +64,7 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
     found["speeds"] = vars(measure(ranks)) if ranks > 1 else None
     if loaded is not None:
         found["needs"] = needs(loaded, world)
-    if device_file is not None:
-        if loaded is None:
-            what = "needs a configuration, whose shapes are measured"
-            raise Refused(Problem("--device-file", what, "attnres doctor CONFIG.toml --device-file FILE"))
+    if device_file is not None and loaded is not None:
         measured = measure_device(loaded, world, ranks, found["devices"])
         device_file.write_text(device_file_text(measured), encoding="utf-8")
         found["device_file"] = {"path": str(device_file.absolute()), "summary": device_summary(measured)}

@@ -127,7 +127,7 @@ def _attention(shapes: Shapes, random: Callable[..., Tensor]) -> Callable[[], ob
     gradient = random(batch, heads, shapes.sequence, size)
 
     def run() -> None:
-        output = F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=groups != heads)
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=groups != heads)
         torch.autograd.grad(output, leaves, gradient)
 
     return run

@@ -24,13 +24,13 @@ def advice_text(advice: Advice, title: str) -> str:
     ]
     if advice.choices:
         lines += table([_HEAD, *(_row(n, c) for n, c in enumerate(advice.choices, 1))], indent=2, right=range(11))
-        lines += ["", *(f"  {n}: {choice.layout.overrides()}" for n, choice in enumerate(advice.choices[:3], 1))]
+        lines += ["", *(f"  {n}: {choice.overrides}" for n, choice in enumerate(advice.choices[:3], 1))]
     else:
         lines += ["  none"]
     lines += ["", f"  assumed: {machine.assumptions}"]
     if advice.refused:
         rows = [("refused", "for instance", "")]
-        rows += [(str(r.count), _short(r.layout), _cut(r.words)) for r in advice.refused]
+        rows += [(str(r.number), _short(r.layout), _cut(r.words)) for r in advice.refused]
         lines += ["", *table(rows, indent=2, right=(0,))]
     return "\n".join(lines)
 
@@ -87,7 +87,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "layouts": [
             asdict(choice.layout)
             | {
-                "overrides": choice.layout.overrides(),
+                "overrides": choice.overrides,
                 "step_seconds": choice.time.step_seconds,
                 "tokens_per_second": choice.time.tokens_per_second,
                 "model_flops_utilisation": choice.time.model_flops_utilisation,
@@ -100,7 +100,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
             for choice in advice.choices
         ],
         "refused": [
-            {"count": refusal.count, "reason": refusal.words, "example": asdict(refusal.layout)}
+            {"count": refusal.number, "reason": refusal.words, "example": asdict(refusal.layout)}
             for refusal in advice.refused
         ],
     }

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from attnres_train.config.check import check
 from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
@@ -36,9 +36,9 @@ MOST_MICRO_BATCH = 8
 """Samples of a micro-batch; more of them seldom make a product faster and never a bubble smaller."""
 MOST_VIRTUAL = 8
 MOST_PIPELINE = 64
-RECOMPUTES = ("none", "depth", "block", "layer")
+RECOMPUTES: tuple[Literal["none", "depth", "block", "layer"], ...] = ("none", "depth", "block", "layer")
 """From the fastest to the leanest; the first that fits is the one that is timed."""
-_TIMED = 24
+_TIMED = 32
 """Layouts that are simulated: those that a bound by their work alone leaves in front."""
 
 
@@ -52,26 +52,31 @@ class Layout:
     data: int
     sequence: bool
     micro_batch_size: int
-    recompute: str
+    recompute: Literal["none", "depth", "block", "layer"]
     zero: int = 0
 
-    def overrides(self) -> str:
-        """The command-line overrides that make a configuration this layout."""
-        flags = [
-            f"--parallel.tensor {self.tensor}",
-            f"--parallel.pipeline {self.pipeline}",
-            f"--parallel.virtual {self.virtual}",
-            f"--parallel.sequence {str(self.sequence).lower()}",
-            "--parallel.layers_per_stage none",
-            "--parallel.micro_batch_group none",
-            "--parallel.balance cost",
-            f"--training.micro_batch_size {self.micro_batch_size}",
-            "--training.accumulation none",
-            f"--training.recompute {self.recompute}",
+    def overrides(self, config: RunConfig) -> str:
+        """The command-line overrides that make `config` this layout; what it has already is left out."""
+        parallel, training, engine = config.parallel, config.training, config.engine
+        pairs: list[tuple[str, object, object]] = [
+            ("parallel.tensor", self.tensor, parallel.tensor),
+            ("parallel.pipeline", self.pipeline, parallel.pipeline),
+            ("parallel.virtual", self.virtual, parallel.virtual),
+            ("parallel.sequence", self.sequence, parallel.sequence),
+            ("parallel.layers_per_stage", None, parallel.layers_per_stage),
+            ("parallel.micro_batch_group", None, parallel.micro_batch_group),
+            ("parallel.balance", "cost", parallel.balance),
+            ("training.micro_batch_size", self.micro_batch_size, training.micro_batch_size),
+            ("training.accumulation", None, training.accumulation),
+            ("training.recompute", self.recompute, training.recompute),
         ]
         if self.zero:
-            flags += ["--engine.kind deepspeed", f"--engine.deepspeed.zero_stage {self.zero}"]
-        return " ".join(flags)
+            pairs += [
+                ("engine.kind", "deepspeed", engine.kind),
+                ("engine.deepspeed.zero_stage", self.zero, engine.deepspeed.zero_stage),
+            ]
+        changed = [(key, wanted) for key, wanted, present in pairs if wanted != present]
+        return " ".join(f"--{key} {str(wanted).lower()}" for key, wanted in changed)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class Choice:
     """A layout that can run, and what it takes."""
 
     layout: Layout
+    overrides: str
+    """That make the configuration this layout."""
     time: TimePlan
     memory: MemoryPlan
     wire_bytes: int
@@ -88,7 +95,7 @@ class Choice:
 class Refusal(NamedTuple):
     """Layouts refused for one reason: how many, one of them, and the reason with its numbers."""
 
-    count: int
+    number: int
     layout: Layout
     words: str
 
@@ -257,7 +264,8 @@ class _Adviser:
         save = plan_checkpoint(config, self.entries, padded, timing.wire, self.world)
         traffic = plan_traffic(config, timing.wire, count, layout.data)
         time = timing.plan(flops, save.total_bytes)
-        return Choice(layout, time, memory, traffic.step_forward_bytes + traffic.step_backward_bytes)
+        wire_bytes = traffic.step_forward_bytes + traffic.step_backward_bytes
+        return Choice(layout, layout.overrides(self.config), time, memory, wire_bytes)
 
 
 def _rule(problem: Problem) -> str:

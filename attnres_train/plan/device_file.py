@@ -10,8 +10,9 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -89,10 +90,14 @@ def read_device_file(path: Path) -> DeviceFile:
         values: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise refuse(str(path), f"cannot be read as a device file: {error}", _REMEDY) from error
-    try:
-        return TypeAdapter(DeviceFile).validate_python(values)
-    except ValidationError as error:
-        raise Refused([_problem(path, found) for found in error.errors()]) from error
+    problems: list[Problem] = []
+    for name, kind in _TABLES.items():
+        if isinstance(table := values.get(name), dict):
+            values[name] = _build(path, kind, table, f"{name}.", problems)
+    read = _build(path, DeviceFile, values, "", problems)
+    if read is None or problems:
+        raise Refused(problems)
+    return read
 
 
 def device_file_text(values: DeviceFile) -> str:
@@ -105,6 +110,7 @@ def device_file_text(values: DeviceFile) -> str:
     return "\n".join(lines) + "\n"
 
 
+_TABLES: dict[str, type[Rates] | type[Link]] = {"alone": Rates, "together": Rates, "link": Link, "network": Link}
 _REMEDY = "`attnres doctor CONFIG --device-file FILE` writes one"
 
 
@@ -116,12 +122,24 @@ def _toml(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
 
 
-def _problem(path: Path, found: Any) -> Problem:
-    where = ".".join(str(part) for part in found["loc"])
-    remedy = _REMEDY
+T = TypeVar("T")
+
+
+def _build(path: Path, kind: type[T], values: dict[str, Any], place: str, problems: list[Problem]) -> T | None:
+    """A `kind` of `values`, or None with what is wrong added to `problems`; of tables that are wrong it is silent."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        spoilt = [name for name in _TABLES if name in values and values[name] is None]
+        found = [each for each in error.errors() if each["loc"][0] not in spoilt]
+        problems += [_problem(path, kind, each, place) for each in found]
+        return None
+
+
+def _problem(path: Path, kind: type, found: Any, place: str) -> Problem:
+    where = place + ".".join(str(part) for part in found["loc"])
     if found["type"] == "unexpected_keyword_argument":
-        known = {"alone": Rates, "together": Rates, "link": Link, "network": Link}.get(str(found["loc"][0]), DeviceFile)
-        near = _nearest(str(found["loc"][-1]), known.__dataclass_fields__)
+        near = _nearest(str(found["loc"][-1]), [field.name for field in fields(kind)])
         remedy = f"write {' or '.join(near)}, or remove it" if near else "remove it"
         return Problem(f"{path}: {where}", "unknown key", remedy)
-    return Problem(f"{path}: {where}", str(found["msg"]), remedy)
+    return Problem(f"{path}: {where}", str(found["msg"]), _REMEDY)

@@ -63,8 +63,8 @@ def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
     _draw_messages(steps, plan, played.messages, unit)
     shown = "" if count == plan.micro_batches else f", the first {count} of {plan.micro_batches} micro-batches alone"
     steps.set_title(
-        f"{plan.layout.num_sublayers // 2} layers, {plan.layout.mode}, pipeline {ranks} x virtual {plan.grid.virtual} on "
-        f"{plan.grid.world} x {plan.machine.name if plan.machine else ''}{shown}; "
+        f"{plan.layout.num_sublayers // 2} layers, {plan.layout.mode}, pipeline {ranks} x virtual {plan.grid.virtual} "
+        f"on {plan.grid.world} x {plan.machine.name if plan.machine else ''}{shown}; "
         f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule",
         fontsize=10,
         loc="left",

@@ -9,7 +9,7 @@ slowest rank's link. Gradients are not reduced while backward runs (`engine/mega
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +48,14 @@ KINDS = (
     "optimizer",
     "waiting",
 )
+
+
+Seconds = defaultdict[str, float]
+"""By kind."""
+
+
+def _counted(**kinds: float) -> Seconds:
+    return defaultdict(float, kinds)
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Timing:
         return visit * (self.micro_batches + (self.parallel.pipeline - 1) / self.parallel.virtual)
 
     @cached_property
-    def visits(self) -> tuple[tuple[Counter[str], Counter[str]], ...]:
+    def visits(self) -> tuple[tuple[Seconds, Seconds], ...]:
         """Of each stage: seconds of its forward and of its backward, by kind."""
         return tuple((self._seconds(w.forward), self._backward(w)) for w in self.work)
 
@@ -178,24 +186,24 @@ class Timing:
             checkpoint_seconds=checkpoint_bytes / (nodes * self.machine.disk_bytes_per_second),
         )
 
-    def _kinds_of(self, rank: int) -> Counter[str]:
-        kinds: Counter[str] = Counter(dict.fromkeys(KINDS, 0.0))
+    def _kinds_of(self, rank: int) -> Seconds:
+        kinds = _counted(**dict.fromkeys(KINDS, 0.0))
         for stage in self.wire.stages_of(rank):
             for direction in self.visits[stage]:
                 for kind, seconds in direction.items():
                     kinds[kind] += self.micro_batches * seconds
         return kinds
 
-    def _backward(self, work: StageWork) -> Counter[str]:
+    def _backward(self, work: StageWork) -> Seconds:
         own, again = self._seconds(work.backward), self._seconds(work.again)
         crossing = again.pop("tensor_parallel", 0.0)
         own["tensor_parallel"] += crossing
         own["recompute"] += sum(again.values())
         return own
 
-    def _seconds(self, work: Work) -> Counter[str]:
+    def _seconds(self, work: Work) -> Seconds:
         rates = self.rates
-        seconds = Counter(
+        seconds = _counted(
             layers=work.layer_flops / rates.matmul_flops_per_second,
             attention=work.attention_flops / rates.attention_flops_per_second,
             head=work.head_flops / rates.head_flops_per_second + work.head_bytes / rates.softmax_bytes_per_second,
