@@ -12,7 +12,7 @@ from attnres_train.plan.whole import Plan, StagePlan, usable_bytes
 
 _MIB = 2**20
 _RATES_IN_TEXT = 10
-_WIDTH = 104
+_WIDTH = 105
 """Of a fact beside its name, so that a page is 120 columns wide."""
 
 
