@@ -17,6 +17,7 @@ between its ranks; with a configuration beside what every step needs of them.
 
   attnres doctor
   attnres doctor my.toml --world 8
+  attnres doctor my.toml --device-file here.toml    measures what `attnres plan my.toml --device here.toml` reads
 """
 
 HOSTFILE = """\
@@ -31,7 +32,7 @@ def doctor_report(options: argparse.Namespace, overrides: Sequence[str]) -> tupl
     from attnres_train.doctor import doctor, doctor_text  # imports torch
 
     loaded = None if options.config is None else load_checked(options.config, overrides, options.world, "plan")
-    found = doctor(loaded, options.world)
+    found = doctor(loaded, options.world, options.device_file)
     return found, doctor_text(found)
 
 
@@ -56,6 +57,8 @@ def add_doctor_commands(add: Callable[..., argparse.ArgumentParser], ranks: Call
     command.add_argument("config", metavar="CONFIG.toml", type=Path, nargs="?")
     command.add_argument("--world", type=ranks, metavar="N", help="ranks; default: one replica of the model, or 2")
     command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    measures = "measure this machine at the configuration's shapes, and write its speeds there for `attnres plan`"
+    command.add_argument("--device-file", metavar="FILE", type=Path, help=measures)
     looks = "hold a hostfile against its grammar, every fault with its line"
     command = add("hostfile", help=looks, epilog=HOSTFILE, formatter_class=raw, allow_abbrev=False)
     command.add_argument("path", metavar="FILE", type=Path)

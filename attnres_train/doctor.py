@@ -20,11 +20,13 @@ from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.describe import default_device_type, why_no_backend
+from attnres_train.doctor_device import device_summary, measure_device
 from attnres_train.errors import Problem, Refused
 from attnres_train.launch.facts import version_facts
 from attnres_train.launch.names import is_own, resolve
 from attnres_train.plan import plan
-from attnres_train.plan_text import table
+from attnres_train.plan.device_file import device_file_text
+from attnres_train.plan.text import table
 
 MIB = 1 << 20
 MOST_RANKS = 8
@@ -45,11 +47,14 @@ class Speeds:
     round_trip_seconds: float
 
 
-def doctor(loaded: Loaded | None, world_size: int | None) -> dict[str, Any]:
-    """Everything that is found, as `--json` prints it.
+def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | None = None) -> dict[str, Any]:
+    """Everything that is found, as `--json` prints it; with `device_file` this machine's speeds are written there.
 
-    Raises Refused where something keeps a run from starting here.
+    Raises Refused where something keeps a run from starting here, or a device file has no configuration to measure for.
     """
+    if device_file is not None and loaded is None:
+        what = "needs a configuration, whose shapes are measured"
+        raise Refused(Problem("--device-file", what, "attnres doctor CONFIG.toml --device-file FILE"))
     world = world_size or (loaded.config.parallel.model_ranks if loaded else 2)
     found: dict[str, Any] = {
         "host": socket.gethostname(),
@@ -62,16 +67,30 @@ def doctor(loaded: Loaded | None, world_size: int | None) -> dict[str, Any]:
     found["speeds"] = vars(measure(ranks)) if ranks > 1 else None
     if loaded is not None:
         found["needs"] = needs(loaded, world)
+    if device_file is not None and loaded is not None:
+        measured = measure_device(loaded, world, ranks, found["devices"])
+        device_file.write_text(device_file_text(measured), encoding="utf-8")
+        found["device_file"] = {"path": str(device_file.absolute()), "summary": device_summary(measured)}
     return found
 
 
 def measure(ranks: int) -> Speeds:
     """Run the speed test on `ranks` processes of this machine."""
+    return Speeds(**run_processes("attnres_train.doctor_speed", ranks))
+
+
+def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What rank 0 of `ranks` processes of `module` prints as JSON; each gets its rank, their number, a file to meet at
+    and `argument` as JSON.
+
+    Raises Refused, with the reason, if one fails or all take longer than SPEED_SECONDS.
+    """
     with tempfile.TemporaryDirectory() as folder:
         environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | os.environ
-        words = [sys.executable, "-W", "ignore", "-m", "attnres_train.doctor_speed"]
+        words = [sys.executable, "-W", "ignore", "-m", module]
+        more = [] if argument is None else [json.dumps(argument)]
         processes = [
-            subprocess.Popen([*words, str(rank), str(ranks), f"{folder}/meet"], env=environment, text=True,
+            subprocess.Popen([*words, str(rank), str(ranks), f"{folder}/meet", *more], env=environment, text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             for rank in range(ranks)
         ]  # fmt: skip
@@ -87,7 +106,8 @@ def measure(ranks: int) -> Speeds:
             if process.returncode != 0:
                 reason = (said[rank][1].strip().splitlines() or ["no words"])[-1]
                 raise Refused(Problem("links", f"rank {rank} of the speed test failed: {reason}", "mend that first"))
-        return Speeds(**json.loads(said[0][0]))
+        found: dict[str, Any] = json.loads(said[0][0])
+        return found
 
 
 def needs(loaded: Loaded, world: int) -> dict[str, float]:
@@ -116,6 +136,10 @@ def doctor_text(found: Mapping[str, Any]) -> str:
         rows.append(("", f"send and receive {send:,.0f} MiB/s, there and back {micros:,.0f} us"))
     else:
         rows.append(("speed", "not measured: one device here"))
+    if written := found.get("device_file"):
+        rows += [
+            ("device file" if not i else "", line) for i, line in enumerate([written["path"], *written["summary"]])
+        ]
     for kind, key in (("all-reduce", "gradients_mib"), ("send", "pipeline_mib")) if "needs" in found else ():
         rows.append(("a step needs" if kind == "all-reduce" else "", _need(kind, found["needs"][key], speeds)))
     return "\n".join(table(rows))
@@ -136,7 +160,8 @@ def _devices() -> dict[str, Any]:
     lines = [f"GPU {i}: {gpu.name}, {gpu.total_memory / (1 << 30):.0f} GiB" for i, gpu in enumerate(gpus)]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     lines.append(f"{cores} CPU cores for this process, {memory:.0f} GiB of memory; load {os.getloadavg()[0]:.1f}")
-    return {"gpus": len(gpus), "cores": cores, "lines": lines}
+    whole = gpus[0].total_memory / (1 << 30) if gpus else memory
+    return {"gpus": len(gpus), "cores": cores, "memory_gib": whole, "lines": lines}
 
 
 def _most_ranks(devices: Mapping[str, Any]) -> int:

@@ -120,20 +120,18 @@ class Schedule:
         """What stands on `rank` when it weighs most: `kept[c]` a micro-batch in flight on chunk c, `owed[c]` owing."""
         owed = [0] * self.virtual if owed is None else owed
         in_flight, owing = [0] * self.virtual, [0] * self.virtual
-        heaviest, peak = -1, Standing(tuple(in_flight), tuple(owing))
+        weight, heaviest, peak = 0, -1, Standing(tuple(in_flight), tuple(owing))
         for forward, (_, chunk) in self.turns(rank):
             if forward:
                 in_flight[chunk] += 1
+                weight += kept[chunk]
             else:
                 in_flight[chunk] -= 1
                 owing[chunk] += chunk > 0
+                weight += owed[chunk] * (chunk > 0) - kept[chunk]
                 if chunk + 1 < self.virtual:
                     owing[chunk + 1] -= 1
-            weight = _weight(in_flight, kept) + _weight(owing, owed)
+                    weight -= owed[chunk + 1]
             if weight > heaviest:
                 heaviest, peak = weight, Standing(tuple(in_flight), tuple(owing))
         return peak
-
-
-def _weight(counts: Sequence[int], each: Sequence[int]) -> int:
-    return sum(count * weight for count, weight in zip(counts, each, strict=True))

@@ -19,7 +19,7 @@ from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.parallel.pipeline import Pipeline
 from attnres_train.parallel.split import balanced_split, stage_layers
-from attnres_train.plan_wire import plan_traffic
+from attnres_train.plan.traffic import plan_traffic
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, VOCABULARY, step_batches, tiny_config
 from tests.distributed.training import Trained, build_tiny, relative_error, step_tiny, train_all

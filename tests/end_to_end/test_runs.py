@@ -69,7 +69,9 @@ def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
     assert dict(curves(run)["loss/train"]) == pytest.approx(losses)
     assert len(list((run / "tensorboard").iterdir())) == 1, "one process writes"
     assert [record["step"] for record in records(run / "depth.jsonl")] == [4, 8, 12]
-    assert sorted(path.name for path in (run / "depth").iterdir()) == [f"step-000000{n}.png" for n in ("04", "08", "12")]
+    assert sorted(path.name for path in (run / "depth").iterdir()) == [
+        f"step-000000{n}.png" for n in ("04", "08", "12")
+    ]
     assert list(by_step(run, "depth/entropy/head")) == [4, 8, 12] == maps(run)
     assert [len(r["samples"]) for r in records(run / "samples.jsonl")] == [8] * 12
 

@@ -111,7 +111,7 @@ def test_plan_prints_what_outside_checks_rely_on(tmp_path: Path, capsys) -> None
     assert set(wire["hops"][0]) == {"from", "to", "sources", "partial", "slices", "bytes", "returned", "bytes_back"}
     assert wire["slices_total"] == wire["slices_max"] == sum(hop["slices"] for hop in wire["hops"])
     assert wire["slices_standard"] == 1
-    kinds = {"weights", "gradients", "masters", "moments", "activations", "depth_history"}
+    kinds = {"weights", "gradients", "masters", "moments", "activations", "depth_history", "buffers"}
     assert set(found["memory_gib"]) == kinds | {"total"}
     assert found["memory_gib"]["total"] == pytest.approx(sum(found["memory_gib"][kind] for kind in kinds))
 
@@ -127,7 +127,7 @@ def test_the_plan_in_words_is_short_and_names_stages_and_wire(tmp_path: Path, ca
     text = capsys.readouterr().out
     assert "2 (0-1)" in text and "2 (2-3)" in text and "sources 0-2" in text
     lines = text.split("\n")
-    assert len(lines) < 20
+    assert len(lines) <= 20
     assert max(map(len, lines[1:])) <= 120
 
 

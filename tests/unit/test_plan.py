@@ -16,7 +16,7 @@ from attnres_train.depth.config import ResidualConfig
 from attnres_train.model.config import ModelConfig
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.plan import as_json, bubble_fraction, plan
-from attnres_train.plan_text import plan_text
+from attnres_train.plan.text import plan_text
 from attnres_train.tokenizer.config import TokenizerConfig
 from attnres_train.trainer.config import TrainingConfig
 from tests.unit.config_files import flags, small

@@ -12,7 +12,7 @@ from attnres_train.config.resolve import resolved_split, wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel.grid import build_grid
 from attnres_train.plan import plan
-from attnres_train.plan_memory import _visit
+from attnres_train.plan.memory import _visit
 from attnres_train.trainer.build import build_parts
 from tests.bench.kept import live_bytes
 from tests.distributed.ranks import run_ranks

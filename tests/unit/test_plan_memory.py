@@ -10,7 +10,7 @@ from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.plan import plan
-from attnres_train.plan_memory import _at_peak, _Visit
+from attnres_train.plan.memory import _at_peak, _Visit
 from tests.unit.config_files import flags, small
 
 
@@ -32,8 +32,8 @@ def test_fp32_has_no_masters_and_bf16_keeps_depth_vectors_in_fp32(tmp_path: Path
 
 def test_data_ranks_share_masters_and_moments_and_nothing_else(tmp_path: Path) -> None:
     one, two = memory(tmp_path, 1), memory(tmp_path, 2)
-    for kind in ("masters", "moments"):
-        assert two[kind] == one[kind] // 2
+    for kind in ("masters", "moments"):  # of the rank with the larger half: buckets are cut anywhere
+        assert one[kind] / 2 <= two[kind] < 1.01 * one[kind] / 2
     for kind in ("weights", "gradients", "activations"):
         assert two[kind] == one[kind]
 
@@ -52,13 +52,15 @@ def test_zero_divides_more_with_every_stage(tmp_path: Path) -> None:
     assert (one["gradients"], two["gradients"], three["gradients"]) == (5 * total, total + 4, total + 4)
     assert one["weights"] == two["weights"] == megatron["weights"]
     assert megatron["weights"] // 4 < three["weights"] < megatron["weights"] // 2
-    assert (one["masters"], three["masters"]) == (total, megatron["masters"])
+    assert one["masters"] == total and 0.99 * megatron["masters"] < three["masters"] <= megatron["masters"]
 
 
 def test_offloading_takes_masters_moments_and_own_gradients_off_the_device(tmp_path: Path) -> None:
     total = plan(small(tmp_path)).parameters_total
     offloaded = {"engine__deepspeed__offload_optimizer": "true"}
     found = zero(tmp_path, 1, 2, **offloaded)
+    config = small(tmp_path, *flags(engine__kind="deepspeed", engine__deepspeed__offload_optimizer="true"))
+    assert plan(config, 2).memory.host == (4 + 4 + 8) * total // 2
     assert (found["gradients"], found["masters"], found["moments"]) == (4 * total, 0, 0)
     assert zero(tmp_path, 2, 2, **offloaded)["gradients"] == 4
 

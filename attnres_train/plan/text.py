@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from attnres_train.parallel.wire import Hop
-from attnres_train.plan import Plan, StagePlan
-from attnres_train.plan_memory import GIB
+from attnres_train.plan.timing import TimePlan
+from attnres_train.plan.units import GIB
+from attnres_train.plan.whole import Plan, StagePlan, usable_bytes
 
 _MIB = 2**20
 _RATES_IN_TEXT = 10
+_WIDTH = 105
+"""Of a fact beside its name, so that a page is 120 columns wide."""
 
 
 def plan_text(plan: Plan, title: str) -> str:
@@ -19,12 +23,12 @@ def plan_text(plan: Plan, title: str) -> str:
         ("parameters", _parameters(plan)),
         ("ranks", _ranks(plan)),
         ("step", _step(plan)),
-        ("run", f"{plan.steps:,} steps, {plan.steps * plan.tokens_per_step:,} tokens"),
+        ("run", f"{plan.steps:,} steps, {plan.steps * plan.tokens_per_step:,} tokens; {_checkpoint(plan)}"),
         ("work", _work(plan)),
         ("first rates", _rates(plan)),
     ]
     facts += [("wire", _wire(plan)), ("", _kept(plan)), ("bubble", _bubble(plan))] if plan.wire.plan.hops() else []
-    facts += [("memory", _memory(plan)), ("", _memory_kinds(plan))]
+    facts += [("memory", _memory(plan)), *_wrapped("", _memory_kinds(plan)), *_time_rows(plan)]
     return "\n".join([title, "", *table(facts, indent=2), "", *_stage_table(plan)])
 
 
@@ -100,13 +104,66 @@ def _kept(plan: Plan) -> str:
 
 
 def _bubble(plan: Plan) -> str:
-    return f"{100 * plan.bubble_fraction:.1f} % of a step, were all stages equal"
+    equal = f"{100 * plan.bubble_fraction:.1f} % of a step, were all stages equal"
+    return equal if plan.time is None else f"{equal}; {100 * plan.time.bubble_fraction:.1f} % as they are, with hops"
 
 
 def _memory(plan: Plan) -> str:
     unit, name = _memory_unit(plan)
     where = f" on pipeline rank {plan.memory.rank}, the fullest" if plan.grid.pipeline > 1 else ""
-    return f"about {plan.memory.total / unit:.3g} {name}{where}"
+    return f"about {plan.memory.total / unit:.3g} {name}{where}{_fit(plan)}"
+
+
+def _fit(plan: Plan) -> str:
+    """Whether it fits, and what the host takes beside it."""
+    host = f"; {plan.memory.host / GIB:.3g} GiB of the host a rank" if plan.memory.host else ""
+    if plan.machine is None:
+        return host
+    usable = usable_bytes(plan.machine) / GIB
+    verdict = "fits" if plan.fits else "does NOT fit"
+    return f"; {verdict} {usable:.3g} GiB, {plan.machine.memory_gib:.3g} less a tenth{host}"
+
+
+def _checkpoint(plan: Plan) -> str:
+    size = plan.checkpoint.total_bytes
+    whole = f"{size / GIB:.3g} GiB" if size >= GIB else f"{_mib(size)} MiB"
+    seconds = "" if plan.time is None else f", written in {_seconds(plan.time.checkpoint_seconds)} beside the training"
+    return f"a save {whole}{seconds}"
+
+
+def _time_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What a step and the run take, what of it goes where, and what that rests on."""
+    time, machine = plan.time, plan.machine
+    if time is None or machine is None:
+        return []
+    spent = [f"{kind.replace('_', ' ')} {_seconds(seconds)}" for kind, seconds in _dearest(time)]
+    rank = f" (pipeline rank {time.busiest_rank})" if plan.grid.pipeline > 1 else ""
+    return [
+        ("time", f"{_seconds(time.step_seconds)} a step on {plan.grid.world} x {machine.name}, {_rate(time)}"),
+        ("", f"{time.run_hours:,.4g} hours for the run, {time.device_hours:,.0f} device-hours"),
+        *_wrapped("of it", ", ".join(spent) + rank),
+        *_wrapped("assumed" if not time.measured else "taken", time.assumptions),
+    ]
+
+
+def _wrapped(name: str, text: str) -> list[tuple[str, str]]:
+    """One fact over as many lines as it needs."""
+    return [("" if number else name, line) for number, line in enumerate(wrap(text, _WIDTH))]
+
+
+def _rate(time: TimePlan) -> str:
+    share = 100 * time.model_flops_utilisation
+    return f"{time.tokens_per_second:,.0f} tokens/s, {share:.1f} % of the peak in model FLOPs"
+
+
+def _dearest(time: TimePlan) -> list[tuple[str, float]]:
+    """Kinds that take a fiftieth of the step or more, the dearest first."""
+    kinds = sorted(time.kinds.items(), key=lambda item: -item[1])
+    return [(kind, seconds) for kind, seconds in kinds if seconds >= time.step_seconds / 50]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
 
 
 def _memory_kinds(plan: Plan) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel.wire import Hop, WirePlan
-from attnres_train.plan_memory import schedule_of, wire_slice_bytes
+from attnres_train.plan.memory import schedule_of
+from attnres_train.plan.units import wire_slice_bytes
 
 
 @dataclass(frozen=True)

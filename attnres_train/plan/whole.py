@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
 from attnres_train.config.run_config import RunConfig
@@ -12,16 +11,17 @@ from attnres_train.model.size import total_parameters, training_flops_per_token
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.split import rank_and_chunk
 from attnres_train.parallel.wire import WirePlan
-from attnres_train.plan_memory import (
-    GIB,
-    MemoryPlan,
-    StageParameters,
-    stage_parameters,
-    worst_rank_memory,
-)
-from attnres_train.plan_wire import Traffic, plan_traffic
+from attnres_train.plan.checkpoint import CheckpointPlan, plan_checkpoint
+from attnres_train.plan.memory import MemoryPlan, StageParameters, stage_parameters, worst_rank_memory
+from attnres_train.plan.speeds import Machine
+from attnres_train.plan.timing import TimePlan, Timing
+from attnres_train.plan.traffic import Traffic, plan_traffic
+from attnres_train.plan.units import GIB
 
 _RATES_SHOWN = 10
+RESERVED_SHARE = 0.1
+"""Of a device's memory, for what a plan does not count: the allocator's fragments, the CUDA context, NCCL. An
+assumption."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +74,31 @@ class Plan:
     learning_rates: tuple[float, ...]
     wire: Traffic
     memory: MemoryPlan
+    checkpoint: CheckpointPlan
+    time: TimePlan | None = None
+    """None where no device was named."""
+    machine: Machine | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the fullest rank's tensors fit the device with a reserve; None where no device was named."""
+        return None if self.machine is None else self.memory.total <= usable_bytes(self.machine)
 
     @property
     def tokens_per_step(self) -> int:
         return self.global_batch_size * self.sequence_length
 
 
-def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | None = None) -> Plan:
+def plan(
+    config: RunConfig,
+    world_size: int | None = None,
+    vocabulary: int | None = None,
+    machine: Machine | None = None,
+) -> Plan:
     """The plan of a checked configuration on `world_size` ranks; None stands for one replica of the model.
 
-    `vocabulary` is the number of entries of the tokenizer; None asks `vocabulary_size`, which may read it.
+    `vocabulary` is the number of entries of the tokenizer; None asks `vocabulary_size`, which may read it. With a
+    `machine` it has the seconds of a step on it.
 
     Raises Refused where the vocabulary cannot be known.
     """
@@ -95,6 +110,12 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
     parameters = stage_parameters(config, padded, wire)
     micro_batches, data = num_micro_batches(config, world), parallel.data(world)
     flops_per_token = training_flops_per_token(model, padded, training.sequence_length)
+    flops_per_step = flops_per_token * training.global_batch_size * training.sequence_length
+    time = None
+    checkpoint = plan_checkpoint(config, entries, padded, wire, world)
+    if machine is not None:
+        timing = Timing(config, padded, wire, parameters, micro_batches, world, machine)
+        time = timing.plan(flops_per_step, checkpoint.total_bytes)
     return Plan(
         grid=Grid(world, parallel.tensor, parallel.pipeline, parallel.virtual, data, parallel.sequence),
         layout=wire.layout,
@@ -108,41 +129,26 @@ def plan(config: RunConfig, world_size: int | None = None, vocabulary: int | Non
         micro_batches=micro_batches,
         sequence_length=training.sequence_length,
         steps=training.steps,
-        flops_per_step=flops_per_token * training.global_batch_size * training.sequence_length,
+        flops_per_step=flops_per_step,
         isolate_documents=config.data.isolate_documents,
         bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, micro_batches),
         learning_rates=_first_rates(config),
         wire=plan_traffic(config, wire, micro_batches, data),
         memory=worst_rank_memory(config, padded, wire, micro_batches, data),
+        checkpoint=checkpoint,
+        time=time,
+        machine=machine,
     )
+
+
+def usable_bytes(machine: Machine) -> float:
+    """Of a device's memory, for tensors."""
+    return machine.memory_gib * GIB * (1 - RESERVED_SHARE)
 
 
 def bubble_fraction(pipeline: int, virtual: int, micro_batches: int) -> float:
     """(P - 1) / (V M + P - 1): the share of a step that each of P equal ranks waits."""
     return (pipeline - 1) / (virtual * micro_batches + pipeline - 1)
-
-
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The object that `attnres plan --json` prints."""
-    memory = {kind: size / GIB for kind, size in plan.memory.kinds().items()}
-    return {
-        "parameters": {"total": plan.parameters_total, "per_rank": list(plan.parameters_per_rank)},
-        "vocabulary": {"size": plan.vocabulary, "padded": plan.padded_vocabulary},
-        "grid": asdict(plan.grid),
-        "stages": [asdict(stage) for stage in plan.stages],
-        "global_batch_size": plan.global_batch_size,
-        "micro_batches": plan.micro_batches,
-        "accumulation": plan.micro_batches,
-        "tokens_per_step": plan.tokens_per_step,
-        "steps": plan.steps,
-        "flops_per_step": plan.flops_per_step,
-        "isolate_documents": plan.isolate_documents,
-        "bubble_fraction": plan.bubble_fraction,
-        "learning_rates": list(plan.learning_rates),
-        "wire": plan.wire.as_json(),
-        "memory_gib": memory | {"total": plan.memory.total / GIB},
-        "memory_rank": plan.memory.rank,
-    }
 
 
 def _per_rank(parameters: tuple[StageParameters, ...], wire: WirePlan, tensor: int) -> tuple[int, ...]:

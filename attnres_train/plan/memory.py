@@ -1,7 +1,7 @@
 """Parameters and memory of every rank, as plain arithmetic.
 
-The estimate counts what stands in memory while a step runs. It leaves out temporaries inside one operation,
-communication buffers, the allocator's fragments and the CUDA context: take a tenth to a fifth on top.
+The estimate counts the tensors that stand in memory while a step runs. It leaves out what libraries below torch take
+for themselves: the allocator's fragments, the CUDA context, NCCL's own buffers. Take a tenth on top.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.size import embedding_parameters, layer_parameters, reader_parameters
 from attnres_train.parallel.schedule import Schedule
-from attnres_train.parallel.wire import WirePlan, slice_bytes
+from attnres_train.parallel.wire import WirePlan
+from attnres_train.plan.buffers import momentary_bytes, pool_bytes
+from attnres_train.plan.state import state_bytes
+from attnres_train.plan.units import element_bytes, wire_slice_bytes
 
-GIB = 2**30
 _FP32_BYTES = 4
-_MOMENTS_BYTES = 2 * _FP32_BYTES
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class MemoryPlan:
     """Bytes of the pipeline rank that needs most, by kind; the tensor and data ranks beside it need the same.
 
     `depth_history` is what arrived over the wire and waits for its backward, with the gradients of one visit and
-    those that wait for an earlier stage's; sources made on the rank itself are among `activations`.
+    those that wait for an earlier stage's; sources made on the rank itself are among `activations`. `buffers` is what
+    else stands at the peak (`buffers.py`). `host` is in the memory of the host, beside the others: what
+    `offload_optimizer` puts there.
     """
 
     rank: int
@@ -58,14 +61,16 @@ class MemoryPlan:
     moments: int
     activations: int
     depth_history: int
+    buffers: int = 0
+    host: int = 0
 
     @property
     def total(self) -> int:
         return sum(self.kinds().values())
 
     def kinds(self) -> dict[str, int]:
-        """Bytes by kind, without the total."""
-        return {name: value for name, value in vars(self).items() if name != "rank"}
+        """Bytes on the device by kind, without the total."""
+        return {name: value for name, value in vars(self).items() if name not in ("rank", "host")}
 
 
 @dataclass(frozen=True)
@@ -99,20 +104,37 @@ def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) 
 
 
 def worst_rank_memory(
-    config: RunConfig, padded_vocabulary: int, wire: WirePlan, micro_batches: int, data: int
+    config: RunConfig,
+    padded_vocabulary: int,
+    wire: WirePlan,
+    micro_batches: int,
+    data: int,
+    ranks: Sequence[int] | None = None,
 ) -> MemoryPlan:
-    """The pipeline rank with the largest total."""
-    parameters = stage_parameters(config, padded_vocabulary, wire)
-    visits = [_visit(config, padded_vocabulary, wire, stage) for stage in range(wire.num_stages)]
+    """The pipeline rank with the largest total; of `ranks` alone, if given."""
     schedule = schedule_of(config, micro_batches)
     plans = []
-    for rank in range(wire.pipeline):
+    for rank in range(wire.pipeline) if ranks is None else ranks:
         mine = wire.stages_of(rank)
-        activations, history = _at_peak([visits[stage] for stage in mine], schedule, rank)
-        activations += max(_momentary_bytes(config, padded_vocabulary, wire, stage) for stage in mine)
+        visits = [_visit(config, padded_vocabulary, wire, stage) for stage in mine]
+        activations, history = _at_peak(visits, schedule, rank)
+        activations += max(_made_again_bytes(config, wire, stage) for stage in mine)
         returning = max(_returning_bytes(config, wire, stage) for stage in mine)
-        state = _state_bytes(config, [parameters[s] for s in mine], padded_vocabulary, data)
-        plans.append(MemoryPlan(rank, *state, activations=activations, depth_history=history + returning))
+        state = state_bytes(config, padded_vocabulary, wire, rank, data)
+        buffers = state.padding + max(momentary_bytes(config, padded_vocabulary, wire, stage) for stage in mine)
+        plans.append(
+            MemoryPlan(
+                rank,
+                state.weights,
+                state.gradients,
+                state.masters,
+                state.moments,
+                activations=activations,
+                depth_history=history + returning,
+                buffers=buffers + pool_bytes(config, wire, rank),
+                host=state.host,
+            )
+        )
     return max(plans, key=lambda plan: plan.total)
 
 
@@ -121,62 +143,6 @@ def schedule_of(config: RunConfig, micro_batches: int) -> Schedule:
     parallel = config.parallel
     group = parallel.micro_batch_group or parallel.pipeline
     return Schedule(parallel.pipeline, parallel.virtual, min(micro_batches, 4 * group), group)
-
-
-def element_bytes(config: RunConfig) -> int:
-    """Of a weight or an activation."""
-    return {"fp32": 4, "bf16": 2}[config.training.precision]
-
-
-def wire_slice_bytes(config: RunConfig) -> int:
-    """Bytes of one slice of the depth history, of one micro-batch on one rank."""
-    training, parallel = config.training, config.parallel
-    shards = parallel.tensor if parallel.sequence else 1
-    width, element = config.model.hidden_size, element_bytes(config)
-    return slice_bytes(training.sequence_length, training.micro_batch_size, width, element, shards)
-
-
-def _state_bytes(
-    config: RunConfig, stages: Sequence[StageParameters], padded_vocabulary: int, data: int
-) -> tuple[int, int, int, int]:
-    """Weights, gradients, masters and moments of the rank that holds `stages`.
-
-    Of megatron-core's engine: gradients are fp32 and whole; masters and moments are fp32 and divided over the data
-    ranks. What is fp32 anyway (everything under precision fp32, the depth vectors always) is its own master.
-    """
-    tensor = config.parallel.tensor
-    held = sum(stage.held(tensor) for stage in stages)
-    single = held if config.training.precision == "fp32" else sum(stage.depth for stage in stages)
-    weights = element_bytes(config) * (held - single) + _FP32_BYTES * single
-    if config.engine.kind == "deepspeed":
-        table = embedding_parameters(config.model, padded_vocabulary)
-        largest = max(layer_parameters(config.model).matrices, table) // tensor
-        whole = largest + sum(stage.replicated + stage.depth for stage in stages)
-        return _zero_bytes(config, held, single, weights, whole, data)
-    return weights, _FP32_BYTES * held, _FP32_BYTES * (held - single) // data, _MOMENTS_BYTES * held // data
-
-
-def _zero_bytes(
-    config: RunConfig, held: int, single: int, weights: int, whole: int, data: int
-) -> tuple[int, int, int, int]:
-    """The same of DeepSpeed's ZeRO, which divides all of it but
-
-        weights      whole up to ZeRO-2. With ZeRO-3 `whole` elements: norms and depth vectors, and the layer or
-                     table that is at work
-        gradients    whole and fp32 with ZeRO-1, beside the rank's own part; later one bucket of them
-        masters      of fp32 weights, too, up to ZeRO-2
-
-    Offloaded masters, moments and own parts of gradients are in host memory and not counted.
-    """
-    settings = config.engine.deepspeed
-    stage, own = settings.zero_stage, _FP32_BYTES * held // data
-    gradients = _FP32_BYTES * (held if stage == 1 else min(held, settings.reduce_bucket_size))
-    masters = own if stage < 3 else _FP32_BYTES * (held - single) // data
-    if stage == 3:
-        weights = weights // data + element_bytes(config) * whole
-    if settings.offload_optimizer:
-        return weights, gradients, 0, 0
-    return weights, gradients + own, masters, _MOMENTS_BYTES * held // data
 
 
 def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int) -> _Visit:
@@ -200,7 +166,7 @@ def _visit(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int
     standard residual. The other modes run in plain torch and
     keep more: fp32 copies of what they read.
     """
-    spans, readers = _spans(config, wire, stage), wire.readers(stage)
+    spans, readers = spans_of(config, wire, stage), wire.readers(stage)
     if spans:
         kept = _Elements(sum(_leaves(wire.layout, span) for span in spans) * config.model.hidden_size, 0)
         readers = readers[2 * wire.layers_per_stage[stage] :]  # the head's, if any, is in no span
@@ -234,7 +200,7 @@ def _whole_layers(config: RunConfig, layers: int) -> _Elements:
     return _Elements((2 + inputs) * width * layers, divided * layers)
 
 
-def _spans(config: RunConfig, wire: WirePlan, stage: int) -> list[range]:
+def spans_of(config: RunConfig, wire: WirePlan, stage: int) -> list[range]:
     first = wire.first_sublayer(stage) // 2
     layers = range(first, first + wire.layers_per_stage[stage])
     return wire.layout.spans(layers, config.training.recompute)
@@ -246,17 +212,10 @@ def _leaves(layout: DepthLayout, span: range) -> int:
     return completed + layout.partial_before(2 * span.stop)
 
 
-def _momentary_bytes(config: RunConfig, padded_vocabulary: int, wire: WirePlan, stage: int) -> int:
-    """What stands for a moment, of one micro-batch: the largest span of layers made again, or the logits.
-
-    Those once in the weights' dtype and once in fp32, before their softmax.
-    """
-    largest = max((len(span) for span in _spans(config, wire, stage)), default=0)
-    made_again = _bytes(config, _whole_layers(config, largest))
-    if stage < wire.num_stages - 1:
-        return made_again
-    logits = _bytes(config, _Elements(0, padded_vocabulary), divided_extra=padded_vocabulary * _FP32_BYTES)
-    return max(made_again, logits)
+def _made_again_bytes(config: RunConfig, wire: WirePlan, stage: int) -> int:
+    """What stands for a moment, of one micro-batch: the largest span of layers made again."""
+    largest = max((len(span) for span in spans_of(config, wire, stage)), default=0)
+    return _bytes(config, _whole_layers(config, largest))
 
 
 def _bytes(config: RunConfig, elements: _Elements, whole_extra: int = 0, divided_extra: int = 0) -> int:

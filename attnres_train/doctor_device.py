@@ -1,0 +1,150 @@
+"""The device file of this machine (`attnres doctor CONFIG --device-file FILE`): processes measure, this one writes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnres_train.config.load import Loaded
+from attnres_train.config.resolve import run_folder
+from attnres_train.config.run_config import RunConfig
+from attnres_train.plan import plan
+from attnres_train.plan.device_file import DeviceFile
+from attnres_train.plan.speeds import Link, Rates
+from attnres_train.plan.units import GIB, wire_slice_bytes
+from attnres_train.plan.whole import Plan
+
+_DISK_BYTES = 64 << 20
+_MOST_LOGIT_BYTES = 1 << 30
+_MOST_COLLECTIVE_BYTES = 64 << 20
+_SQUARE_ON_CPU, _SQUARE_ON_GPU = 1024, 8192
+"""Rows and columns of the product whose rate stands for the peak."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Sizes that the rates are measured at: those of a configuration, whole unless said; `tensor` ranks share them."""
+
+    precision: str
+    tokens: int
+    sequence: int
+    width: int
+    key_value: int
+    heads: int
+    groups: int
+    ffn: int
+    vocabulary: int
+    tensor: int
+    shards: int
+    sources: int
+    """That a reader reads, on average."""
+    hop_bytes: int
+    collective_bytes: int
+    square: int
+
+
+def shapes_of(config: RunConfig, planned: Plan, gpu: bool) -> Shapes:
+    """The shapes of one micro-batch of `config`. Tokens are fewer where the logits would not fit."""
+    model, training, parallel, wire = config.model, config.training, config.parallel, planned.wire.plan
+    tokens = training.sequence_length * training.micro_batch_size
+    while tokens > training.sequence_length and tokens * planned.padded_vocabulary * 4 > _MOST_LOGIT_BYTES:
+        tokens -= training.sequence_length
+    reads = [max(1, wire.layout.reads(reader).count) for reader in range(model.num_sublayers + 1)]
+    size = wire_slice_bytes(config)
+    gradients = 4 * max(planned.parameters_per_rank)
+    return Shapes(
+        precision=training.precision,
+        tokens=tokens,
+        sequence=training.sequence_length,
+        width=model.hidden_size,
+        key_value=model.query_groups * model.head_size,
+        heads=model.num_attention_heads,
+        groups=model.query_groups,
+        ffn=model.ffn_hidden_size,
+        vocabulary=planned.padded_vocabulary,
+        tensor=parallel.tensor,
+        shards=parallel.tensor if parallel.sequence else 1,
+        sources=round(sum(reads) / len(reads)),
+        hop_bytes=size,
+        collective_bytes=min(_MOST_COLLECTIVE_BYTES, size * parallel.tensor if parallel.tensor > 1 else gradients),
+        square=_SQUARE_ON_GPU if gpu else _SQUARE_ON_CPU,
+    )
+
+
+def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, Any]) -> DeviceFile:
+    """Measure this machine with `ranks` processes, at the shapes of a configuration planned for `world` ranks.
+
+    Raises Refused if a process fails or the machine takes too long.
+    """
+    from attnres_train.doctor import run_processes  # which imports this
+
+    gpu = devices["gpus"] > 0
+    shapes = shapes_of(loaded.config, plan(loaded.config, world), gpu)
+    found = run_processes("attnres_train.doctor_rates", ranks, asdict(shapes))
+    link = Link(**found["link"]) if found["link"] else _no_link()
+    memory = devices["memory_gib"] if gpu else devices["memory_gib"] / ranks
+    return DeviceFile(
+        name="this machine",
+        precision=shapes.precision,
+        shapes=f"{loaded.path.name}, {shapes.tokens} tokens at a time",
+        peak_flops_per_second=max(
+            found["alone"]["peak_flops_per_second"], *(found["alone"][f"{what}_flops_per_second"] for what in _PRODUCTS)
+        ),
+        memory_gib=memory,
+        devices_per_node=ranks,
+        disk_bytes_per_second=_disk(run_folder(loaded.config, loaded.path)),
+        asynchronous=gpu,
+        alone=_rates(found["alone"]),
+        together=_rates(found["together"]),
+        link=link,
+    )
+
+
+_PRODUCTS = ("matmul", "head")
+
+
+def _rates(found: dict[str, float]) -> Rates:
+    names = [name for name in Rates.__dataclass_fields__ if name != "operation_seconds"]
+    return Rates(operation_seconds=1 / found["operations_per_second"], **{name: found[name] for name in names})
+
+
+def _no_link() -> Link:
+    """Of one rank, which sends nothing: rates that no plan reads."""
+    rates = {name: 1e12 for name in Link.__dataclass_fields__ if name.endswith("bytes_per_second")}
+    return Link(send_latency_seconds=0.0, collective_latency_seconds=0.0, **rates)
+
+
+def _disk(folder: Path) -> float:
+    """Bytes a second that are written and flushed where the run will save."""
+    while not folder.exists():
+        folder = folder.parent
+    content = os.urandom(1 << 20) * (_DISK_BYTES >> 20)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        started = time.perf_counter()
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+        return len(content) / (time.perf_counter() - started)
+
+
+def device_summary(values: DeviceFile) -> list[str]:
+    """What was measured, as lines for a page."""
+    lines = []
+    for what, rates in (("alone", values.alone), (f"{values.devices_per_node} at once", values.together)):
+        lines.append(
+            f"{what}: products {rates.matmul_flops_per_second / 1e9:,.0f}, attention "
+            f"{rates.attention_flops_per_second / 1e9:,.0f} GFLOP/s; memory "
+            f"{rates.memory_bytes_per_second / GIB:,.1f}, depth mix {rates.depth_bytes_per_second / GIB:,.1f}, AdamW "
+            f"{rates.optimizer_bytes_per_second / GIB:,.1f} GiB/s; an operation {rates.operation_seconds * 1e6:.1f} us"
+        )
+    link = values.link
+    lines.append(
+        f"links: send {link.send_bytes_per_second / GIB:.2f}, all-reduce {link.all_reduce_bytes_per_second / GIB:.2f}, "
+        f"reduce-scatter {link.reduce_scatter_bytes_per_second / GIB:.2f}, all-gather "
+        f"{link.all_gather_bytes_per_second / GIB:.2f} GiB/s; disk {values.disk_bytes_per_second / GIB:.2f} GiB/s"
+    )
+    return lines

@@ -1,0 +1,252 @@
+"""One process that measures a device file's rates: `python -m attnres_train.doctor_rates RANK RANKS FILE SHAPES`.
+
+SHAPES is JSON (`doctor_device.Shapes`). Each rate is what `plan/work.py` counts of an operation over the time that
+it takes with autograd, at the model's own shapes: first on rank 0 while the others wait, then on all at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnres_train.depth.aggregation import aggregate_sources
+from attnres_train.depth.mix import Norm
+from attnres_train.depth.source import Source
+from attnres_train.doctor_device import Shapes
+from attnres_train.plan.timing import ADAM_BYTES
+from attnres_train.plan.work import (
+    ADD_PASSES,
+    ATTENTION_BACKWARD,
+    CAST_BYTES,
+    COPY_PASSES,
+    ELEMENTS_BACKWARD,
+    OPERATIONS_BACKWARD,
+    ROTARY_PASSES,
+    SOFTMAX_BACKWARD_BYTES,
+    SOFTMAX_FORWARD_BYTES,
+    SWIGLU_PASSES,
+)
+
+LEAST_TIMES, LEAST_SECONDS = 5, 0.4
+"""An action is repeated until both are reached; its shortest time counts."""
+MEETINGS = 20
+CHAINED = 200
+"""Operations in a row, to time one."""
+SMALLEST = 1
+WAIT_SECONDS = 300
+
+
+def main() -> None:
+    """Meet the others at FILE, measure, and let rank 0 print what it found as JSON."""
+    rank, ranks, place, shapes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Shapes(**json.loads(sys.argv[4]))
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", rank) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    limit = timedelta(seconds=WAIT_SECONDS)
+    backend = "nccl" if gpu else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=limit)
+    torch.manual_seed(1)
+    found: dict[str, Any] = {}
+    actions = actions_of(shapes, device)
+    found["alone"] = {name: amount / _seconds(action, device) for name, (amount, action) in actions.items()} if (
+        rank == 0
+    ) else {}  # fmt: skip
+    dist.barrier()
+    together = {}
+    for name, (amount, action) in actions.items():
+        dist.barrier()
+        together[name] = amount / _seconds(action, device)
+    found["together"] = together
+    found["link"] = _links(shapes, rank, ranks, device)
+    if rank == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, Callable[[], object]]]:
+    """By rate: what one run of the action amounts to, in FLOPs, bytes or operations, and the action."""
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[shapes.precision]
+
+    def random(*size: int) -> Tensor:
+        return torch.randn(*size, dtype=dtype, device=device)
+
+    n, width, t = shapes.tokens, shapes.width, shapes.tensor
+    heads, ffn, vocabulary = shapes.width + shapes.key_value, shapes.ffn // t, shapes.vocabulary // t
+    matrices = [
+        ((width + 2 * shapes.key_value) // t, width),
+        (width, width // t),
+        (2 * ffn, width),
+        (width, ffn),
+    ]
+    products = [(random(n, columns), random(rows, columns), random(n, rows)) for rows, columns in matrices]
+    head = (random(n, width), random(vocabulary, width), random(n, vocabulary))
+    size = dtype.itemsize
+    attention_flops = 2 * width / t * shapes.sequence * n * (1 + ATTENTION_BACKWARD)
+    element_bytes = (ROTARY_PASSES * heads + COPY_PASSES * width) / t + SWIGLU_PASSES * ffn + 2 * ADD_PASSES * width
+    slices = 4 * shapes.sources + 3
+    softmax_bytes = SOFTMAX_FORWARD_BYTES + SOFTMAX_BACKWARD_BYTES + (2 * CAST_BYTES if size == 2 else 0)
+    square = random(shapes.square, shapes.square)
+    return {
+        "matmul_flops_per_second": (6 * n * sum(r * c for r, c in matrices), partial(_products, products)),
+        "attention_flops_per_second": (attention_flops, _attention(shapes, random)),
+        "head_flops_per_second": (6 * n * vocabulary * width, partial(_products, [head])),
+        "softmax_bytes_per_second": (n * vocabulary * softmax_bytes, _softmax(random(n, vocabulary))),
+        "memory_bytes_per_second": (
+            n * size * element_bytes * (1 + ELEMENTS_BACKWARD),
+            _elements(random, n, heads // t, width, ffn),
+        ),
+        "depth_bytes_per_second": (slices * n * width * size / shapes.shards, _depth(shapes, random)),
+        "optimizer_bytes_per_second": (ADAM_BYTES * sum(r * c for r, c in matrices), _adam(matrices, device)),
+        "operations_per_second": (CHAINED * (1 + OPERATIONS_BACKWARD), _chain(torch.ones(SMALLEST, device=device))),
+        "peak_flops_per_second": (2 * shapes.square**3, lambda: square @ square),
+    }
+
+
+def _products(products: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+    """Forward, and both products of backward."""
+    for rows, weight, gradient in products:
+        _ = rows @ weight.T, gradient @ weight, gradient.T @ rows
+
+
+def _attention(shapes: Shapes, random: Callable[..., Tensor]) -> Callable[[], object]:
+    heads, groups, size = shapes.heads // shapes.tensor, shapes.groups // shapes.tensor, shapes.width // shapes.heads
+    batch = shapes.tokens // shapes.sequence
+    query, key, value = (random(batch, count, shapes.sequence, size) for count in (heads, groups, groups))
+    leaves = [tensor.requires_grad_() for tensor in (query, key, value)]
+    gradient = random(batch, heads, shapes.sequence, size)
+
+    def run() -> None:
+        output = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=groups != heads)
+        torch.autograd.grad(output, leaves, gradient)
+
+    return run
+
+
+def _softmax(logits: Tensor) -> Callable[[], object]:
+    logits.requires_grad_()
+    labels = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
+    return lambda: torch.autograd.grad(F.cross_entropy(logits.float(), labels, reduction="none").sum(), logits)
+
+
+def _elements(random: Callable[..., Tensor], n: int, heads: int, width: int, ffn: int) -> Callable[[], object]:
+    """Rotary, a copy, SwiGLU and two additions of one layer."""
+    query, stacked, output, running = random(n, heads), random(n, 2 * ffn), random(n, width), random(n, width)
+    cosine, sine = random(n, heads), random(n, heads)
+    leaves = [tensor.requires_grad_() for tensor in (query, stacked, output, running)]
+
+    def run() -> None:
+        left, right = query.chunk(2, -1)
+        turned = query * cosine + torch.cat((-right, left), -1) * sine
+        gate, up = stacked.chunk(2, -1)
+        once = running + output
+        torch.autograd.grad([turned.sum(), (F.silu(gate) * up).sum(), (once + output.clone()).sum()], leaves)
+
+    return run
+
+
+def _depth(shapes: Shapes, random: Callable[..., Tensor]) -> Callable[[], object]:
+    rows = shapes.tokens // shapes.shards
+    values = [random(rows, shapes.width).requires_grad_() for _ in range(shapes.sources)]
+    query, gain, scale = (random(shapes.width).float().requires_grad_() for _ in range(3))
+    gradient = random(rows, shapes.width)
+
+    def run() -> None:
+        sources = [Source.open(value) for value in values]
+        mixed = aggregate_sources(sources, query, gain, eps=1e-5, norm=Norm(scale, 1e-5))
+        torch.autograd.grad(mixed, values, gradient)
+
+    return run
+
+
+def _adam(matrices: list[tuple[int, int]], device: torch.device) -> Callable[[], object]:
+    weights = [torch.ones(rows, columns, device=device, requires_grad=True) for rows, columns in matrices]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    return torch.optim.AdamW(weights, lr=1e-4).step
+
+
+def _chain(small: Tensor) -> Callable[[], object]:
+    small.requires_grad_()
+
+    def run() -> None:
+        value = small
+        for _ in range(CHAINED):
+            value = value * small
+        torch.autograd.grad(value, small)
+
+    return run
+
+
+def _links(shapes: Shapes, rank: int, ranks: int, device: torch.device) -> dict[str, float]:
+    """Bus rates (plan/speeds.py) between the ranks, and latencies from messages of next to nothing."""
+    if ranks == 1:
+        return {}
+    hop = torch.ones(shapes.hop_bytes // 4, device=device)
+    whole = torch.ones(max(shapes.collective_bytes // 4 // ranks, 1) * ranks, device=device)
+    part, small = torch.ones(len(whole) // ranks, device=device), torch.ones(ranks, device=device)
+
+    def there_and_back(tensor: Tensor) -> None:
+        if rank < 2:
+            for move in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
+                move(tensor, 1 - rank)
+
+    def timed(action: Callable[[], object]) -> float:
+        return _seconds(action, device, meet=True)
+
+    latency, collective = timed(lambda: there_and_back(small)) / 2, timed(lambda: dist.all_reduce(small))
+    size, ring = whole.nbytes, (ranks - 1) / ranks
+    return {
+        "send_bytes_per_second": hop.nbytes / _beyond(timed(lambda: there_and_back(hop)) / 2, latency),
+        "send_latency_seconds": latency,
+        "all_reduce_bytes_per_second": 2 * ring * size / _beyond(timed(lambda: dist.all_reduce(whole)), collective),
+        "reduce_scatter_bytes_per_second": ring
+        * size
+        / _beyond(timed(lambda: dist.reduce_scatter_tensor(part, whole)), collective),
+        "all_gather_bytes_per_second": ring
+        * size
+        / _beyond(timed(lambda: dist.all_gather_into_tensor(whole, part)), collective),
+        "collective_latency_seconds": collective,
+    }
+
+
+def _beyond(seconds: float, latency: float) -> float:
+    """What a message takes beyond its latency, at least half of it all: the two are measured apart."""
+    return max(seconds - latency, seconds / 2)
+
+
+def _seconds(action: Callable[[], object], device: torch.device, meet: bool = False) -> float:
+    """The shortest of some times that `action` takes, after one that does not count.
+
+    On one CPU thread it is the processor's time, so that other programs on the machine do not count. With `meet` all
+    ranks begin together, repeat equally often, and the clock on the wall counts.
+    """
+    gpu = device.type == "cuda"
+    clock = time.perf_counter if gpu or meet or torch.get_num_threads() > 1 else time.process_time
+    times: list[float] = []
+    action()
+    while len(times) < (MEETINGS if meet else LEAST_TIMES) or (not meet and sum(times) < LEAST_SECONDS):
+        if meet:
+            dist.barrier()
+        if gpu:
+            torch.cuda.synchronize()
+        started = clock()
+        action()
+        if gpu:
+            torch.cuda.synchronize()
+        times.append(clock() - started)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""What a configuration amounts to and will cost, before any rank starts; pure functions of plain values, without torch.
+
+whole        the plan of a run: everything below in one value
+report       the same as the object that `--json` prints; text: as one page
+units        sizes that all count in
+tensors      the parameters of a stage in the model's order; partition: how data ranks divide them
+state        weights, gradients, masters, moments; buffers: what else stands at the peak
+memory       activations, depth history, and all of it for the fullest rank
+traffic      bytes over every hop between pipeline stages
+checkpoint   bytes of a save
+devices      well known devices by their data sheets; device_file: one's own machine, measured
+speeds       rates that a prediction rests on: measured, or assumed shares of a data sheet
+work         FLOPs and bytes of a micro-batch on a stage, by kind
+simulate     a step as events, through the schedule
+timing       the three together: seconds of a step, of the run, of a save
+advise       layouts for a number of devices, the fastest first; advice_text: as a page or JSON
+draw         a picture of the schedule; the only one that imports matplotlib
+"""
+
+from attnres_train.plan.report import as_json
+from attnres_train.plan.whole import Plan, bubble_fraction, plan
+
+__all__ = ["Plan", "as_json", "bubble_fraction", "plan"]

@@ -1,0 +1,154 @@
+"""A picture of a step: one row a rank, a box a turn in simulated time, and every crossing with its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import refuse
+from attnres_train.plan.memory import stage_parameters
+from attnres_train.plan.simulate import Box, Message, Played
+from attnres_train.plan.timing import Timing
+from attnres_train.plan.whole import Plan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MIB = 2**20
+_MOST_RANKS, _MOST_MICRO_BATCHES = 16, 8
+"""Of a picture that can be read; a longer step shows its first micro-batches, as a step of its own."""
+_LABELLED_BOXES = 160
+_LABELLED_HOPS = 16
+_FORWARD = ("#9cc4e4", "#6fa8d6", "#4a8cc4", "#2f6fa8", "#225a8c", "#174670", "#0e3354", "#08233b")
+_BACKWARD = ("#f6c59a", "#f0a766", "#e58a3c", "#cc701f", "#a85a14", "#86460d", "#643308", "#452304")
+_TO_NEXT, _BACK = "#1b5e3a", "#7a2f6b"
+
+
+def draw_schedule(config: RunConfig, plan: Plan, output: Path) -> None:
+    """Draw `plan`, which has a machine, into `output`. Where micro-batches are many the first few are played alone.
+
+    Raises Refused for more ranks than can be told apart, or without matplotlib.
+    """
+    if find_spec("matplotlib") is None:
+        raise refuse(
+            "--draw", "needs matplotlib, which is not installed", "pip install -c constraints.txt -e '.[plot]'"
+        )
+    if plan.grid.pipeline > _MOST_RANKS:
+        what = f"{plan.grid.pipeline} pipeline ranks are more than the {_MOST_RANKS} rows of a picture"
+        raise refuse("--draw", what, f"plan with --parallel.pipeline {_MOST_RANKS} or less to see its shape")
+    assert plan.machine is not None, "the command line asks for a device"
+    wire, count = plan.wire.plan, _shown(config, plan.micro_batches)
+    parameters = stage_parameters(config, plan.padded_vocabulary, wire)
+    machine, world = plan.machine, plan.grid.world
+    played = Timing(config, plan.padded_vocabulary, wire, parameters, count, world, machine).played(whole=True)
+    _draw(plan, played, count, output)
+
+
+def _shown(config: RunConfig, micro_batches: int) -> int:
+    group = max(config.parallel.micro_batch_group or config.parallel.pipeline, 1)
+    return min(micro_batches, max(group, _MOST_MICRO_BATCHES // group * group))
+
+
+def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
+    from matplotlib.figure import Figure
+
+    ranks = plan.grid.pipeline
+    figure = Figure(figsize=(15, 2.6 + 0.95 * ranks + 0.16 * max(0, len(plan.stages) - 1)), layout="constrained")
+    steps, bars = figure.subplots(2, 1, height_ratios=[1.2 + 0.95 * ranks, 1.2 + 0.16 * len(plan.stages)])
+    unit, name = (1e3, "ms") if played.seconds < 1 else (1.0, "s")
+    _draw_boxes(steps, played.boxes, unit, plan.grid.virtual)
+    _draw_messages(steps, plan, played.messages, unit)
+    shown = "" if count == plan.micro_batches else f", the first {count} of {plan.micro_batches} micro-batches alone"
+    steps.set_title(
+        f"{plan.layout.num_sublayers // 2} layers, {plan.layout.mode}, pipeline {ranks} x virtual {plan.grid.virtual} "
+        f"on {plan.grid.world} x {plan.machine.name if plan.machine else ''}{shown}; "
+        f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule",
+        fontsize=10,
+        loc="left",
+    )
+    steps.set_ylim(ranks - 0.35, -0.65)
+    steps.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    steps.set_xlim(0, played.seconds * unit * 1.005)
+    steps.set_xlabel(f"simulated time, {name} (a box: F or B, micro-batch; darker is a later chunk)")
+    _legend(steps, plan.grid.virtual)
+    _draw_hops(bars, plan)
+    for axes in (steps, bars):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(output, dpi=130)
+
+
+def _draw_boxes(axes: Axes, boxes: Sequence[Box], unit: float, virtual: int) -> None:
+    labels = len(boxes) <= _LABELLED_BOXES
+    for box in boxes:
+        chunk, forward = box.turn.visit.chunk, box.turn.forward
+        colours = _FORWARD if forward else _BACKWARD
+        colour = colours[min(chunk, len(colours) - 1)]
+        start, width = box.start * unit, (box.end - box.start) * unit
+        axes.broken_barh([(start, width)], (box.rank - 0.27, 0.54), facecolor=colour, edgecolor="white", linewidth=0.6)
+        if labels:
+            dark = chunk >= 3
+            text = f"{'F' if forward else 'B'}{box.turn.visit.micro_batch}"
+            axes.text(start + width / 2, box.rank, text, ha="center", va="center", fontsize=7,
+                      color="white" if dark else "black", clip_on=True)  # fmt: skip
+
+
+def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: float) -> None:
+    """Every crossing as an arrow; the bytes of each hop stand at its first crossing of each direction."""
+    wire = plan.wire.plan
+    labelled: set[tuple[int, int]] = set()
+    for message in messages:
+        rows = wire.rank_of(message.from_stage), wire.rank_of(message.to_stage)
+        down = rows[1] > rows[0]
+        ends = (rows[0] + (0.27 if down else -0.27), rows[1] - (0.27 if down else -0.27))
+        colour = _TO_NEXT if message.forward else _BACK
+        place = (message.start * unit, ends[0])
+        arrow: dict[str, Any] = {"arrowstyle": "->", "color": colour, "linewidth": 0.7, "alpha": 0.55}
+        axes.annotate("", xy=(message.end * unit, ends[1]), xytext=place, arrowprops=arrow)
+        hop = (message.from_stage, message.to_stage)
+        if hop not in labelled and len(labelled) < 2 * _LABELLED_HOPS and abs(rows[1] - rows[0]) == 1:
+            labelled.add(hop)
+            slices = wire.hop_into(max(hop))
+            size = (slices.slices if message.forward else slices.slices_back) * plan.wire.slice_bytes
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
+            axes.text(message.end * unit, sum(ends) / 2, f" {_mib(size)}", fontsize=6.5, color=colour, va="center",
+                      bbox=box)  # fmt: skip
+
+
+def _legend(axes: Axes, virtual: int) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    chunks = range(min(virtual, len(_FORWARD)))
+    entries: list[Any] = [Patch(color=_FORWARD[c], label=f"forward{_chunk(c, virtual)}") for c in chunks]
+    entries += [Patch(color=_BACKWARD[c], label=f"backward{_chunk(c, virtual)}") for c in chunks]
+    entries += [Line2D([], [], color=_TO_NEXT, label="history to the next stage")]
+    entries += [Line2D([], [], color=_BACK, label="gradients back")]
+    columns = min(len(entries), 10)
+    axes.legend(handles=entries, ncols=columns, frameon=False, fontsize=7.5, loc="lower right",
+                bbox_to_anchor=(1.0, 1.06))  # fmt: skip
+
+
+def _chunk(chunk: int, virtual: int) -> str:
+    return f", chunk {chunk}" if virtual > 1 else ""
+
+
+def _draw_hops(axes: Axes, plan: Plan) -> None:
+    """What one micro-batch sends over each hop, both ways, beside the one slice of the standard residual."""
+    hops, size = plan.wire.plan.hops(), plan.wire.slice_bytes / _MIB
+    rows = range(len(hops))
+    axes.barh([r - 0.2 for r in rows], [h.slices * size for h in hops], 0.36, color=_TO_NEXT, label="history forward")
+    axes.barh([r + 0.2 for r in rows], [h.slices_back * size for h in hops], 0.36, color=_BACK, label="gradients back")
+    if hops:
+        axes.axvline(size, color="black", linestyle="--", linewidth=1, label=f"standard residual, {size:.3g} MiB")
+        axes.legend(frameon=False, fontsize=7.5, loc="lower right")
+    axes.set_yticks(list(rows), [f"{hop.from_stage} -> {hop.to_stage}" for hop in hops], fontsize=7)
+    axes.set_ylabel("stages of the hop")
+    axes.set_xlabel("MiB a micro-batch over the hop, on one tensor rank")
+    axes.invert_yaxis()
+
+
+def _mib(size: float) -> str:
+    return f"{size / _MIB:.3g} MiB" if size >= 0.1 * _MIB else f"{size / 1024:.3g} KiB"

@@ -1,0 +1,68 @@
+"""A plan as the object that `attnres plan --json` prints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from attnres_train.plan.speeds import Machine
+from attnres_train.plan.timing import TimePlan
+from attnres_train.plan.units import GIB
+from attnres_train.plan.whole import Plan, usable_bytes
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The object that `attnres plan --json` prints."""
+    memory = {kind: size / GIB for kind, size in plan.memory.kinds().items()}
+    return {
+        "parameters": {"total": plan.parameters_total, "per_rank": list(plan.parameters_per_rank)},
+        "vocabulary": {"size": plan.vocabulary, "padded": plan.padded_vocabulary},
+        "grid": asdict(plan.grid),
+        "stages": [asdict(stage) for stage in plan.stages],
+        "global_batch_size": plan.global_batch_size,
+        "micro_batches": plan.micro_batches,
+        "accumulation": plan.micro_batches,
+        "tokens_per_step": plan.tokens_per_step,
+        "steps": plan.steps,
+        "flops_per_step": plan.flops_per_step,
+        "isolate_documents": plan.isolate_documents,
+        "bubble_fraction": plan.bubble_fraction,
+        "learning_rates": list(plan.learning_rates),
+        "wire": plan.wire.as_json(),
+        "memory_gib": memory | {"total": plan.memory.total / GIB},
+        "memory_rank": plan.memory.rank,
+        "memory_host_gib": plan.memory.host / GIB,
+        "checkpoint": asdict(plan.checkpoint),
+        "device": None if plan.machine is None else _device(plan.machine),
+        "fits": plan.fits,
+        "time": None if plan.time is None else _time(plan.time),
+    }
+
+
+def _device(machine: Machine) -> dict[str, Any]:
+    return {
+        "name": machine.name,
+        "measured": machine.measured,
+        "memory_gib": machine.memory_gib,
+        "usable_gib": usable_bytes(machine) / GIB,
+        "peak_flops_per_second": machine.peak_flops_per_second,
+        "devices_per_node": machine.devices_per_node,
+        "assumptions": machine.assumptions,
+    }
+
+
+def _time(time: TimePlan) -> dict[str, Any]:
+    """Of `TimePlan`, what is not said of the device already."""
+    return {
+        "step_seconds": time.step_seconds,
+        "schedule_seconds": time.schedule_seconds,
+        "bubble_fraction": time.bubble_fraction,
+        "busiest_rank": time.busiest_rank,
+        "kinds_seconds": dict(time.kinds),
+        "stages_seconds": [asdict(stage) for stage in time.stages],
+        "tokens_per_second": time.tokens_per_second,
+        "model_flops_utilisation": time.model_flops_utilisation,
+        "run_hours": time.run_hours,
+        "device_hours": time.device_hours,
+        "checkpoint_seconds": time.checkpoint_seconds,
+    }

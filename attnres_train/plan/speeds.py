@@ -1,0 +1,154 @@
+"""What a plan takes a device to do: rates that were measured on it, or shares of what its vendor states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from attnres_train.plan.devices import Device
+from attnres_train.section import section
+
+# Shares of a vendor's peak. They are assumptions: one's own machine is measured by
+# `attnres doctor CONFIG --device-file FILE`.
+MATMUL_EFFICIENCY = 0.65
+"""Of the dense peak, for large bf16 matrix products under a power limit; published measurements of cuBLAS on H100
+lie between 0.6 and 0.75. `--efficiency` sets it."""
+FP32_EFFICIENCY = 0.8
+"""The same for plain fp32, which no power limit slows."""
+ATTENTION_SHARE = 0.6
+"""Attention over matrix products: FlashAttention-2, which torch uses, has about 0.4 of an H100's peak."""
+MEMORY_EFFICIENCY = 0.8
+"""Of the memory bandwidth, for elementwise kernels over large tensors."""
+DEPTH_EFFICIENCY = 0.6
+"""Of the memory bandwidth, for the depth mix, whose kernels read many tensors and reduce over their width."""
+LINK_EFFICIENCY = 0.75
+"""Of links inside a node, for large messages of NCCL."""
+NETWORK_EFFICIENCY = 0.85
+"""Of the network's rate, for large messages of NCCL."""
+LINK_LATENCY_SECONDS = 10e-6
+"""Start of a message inside a node."""
+NETWORK_LATENCY_SECONDS = 25e-6
+"""Start of a message between nodes."""
+OPERATION_SECONDS = 6e-6
+"""Of the host for one operation of torch; the device works meanwhile."""
+DISK_BYTES_PER_SECOND = 2e9
+"""Of a node into the storage that all nodes share; a common figure of parallel file systems, not a measurement."""
+
+
+@section
+class Link:
+    """Of one rank. Rates of collectives are *bus* rates: bytes that cross the slowest rank's link over seconds."""
+
+    send_bytes_per_second: float = Field(gt=0)
+    """From one rank to another, one way at a time."""
+    send_latency_seconds: float = Field(ge=0)
+    all_reduce_bytes_per_second: float = Field(gt=0)
+    """2 (r - 1) / r of the tensor's bytes over seconds, for r ranks."""
+    reduce_scatter_bytes_per_second: float = Field(gt=0)
+    """(r - 1) / r of the whole tensor's bytes over seconds."""
+    all_gather_bytes_per_second: float = Field(gt=0)
+    """(r - 1) / r of the whole tensor's bytes over seconds."""
+    collective_latency_seconds: float = Field(ge=0)
+    """Of a collective of few bytes."""
+
+
+@section
+class Rates:
+    """Of one rank, in FLOP/s and byte/s as `work.py` counts them."""
+
+    matmul_flops_per_second: float = Field(gt=0)
+    """Matrix products of the layers, forward and backward."""
+    attention_flops_per_second: float = Field(gt=0)
+    """The attention kernel, forward and backward, with the backward's own repetition counted."""
+    head_flops_per_second: float = Field(gt=0)
+    """The product with the vocabulary."""
+    softmax_bytes_per_second: float = Field(gt=0)
+    """Cross-entropy over the vocabulary."""
+    memory_bytes_per_second: float = Field(gt=0)
+    """Elementwise operations on tensors of the size of a layer's."""
+    depth_bytes_per_second: float = Field(gt=0)
+    """The mix over depth, its norm with it."""
+    optimizer_bytes_per_second: float = Field(gt=0)
+    """AdamW."""
+    operation_seconds: float = Field(ge=0)
+    """One operation of torch on a tensor of nothing much."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything that a prediction of time needs to know; `assumptions` says in words what was not measured."""
+
+    name: str
+    peak_flops_per_second: float
+    memory_gib: float
+    devices_per_node: int
+    alone: Rates
+    """When one rank works."""
+    together: Rates
+    """When the ranks of the node all work: they may share memory and power."""
+    near: Link
+    """Between ranks of a node."""
+    far: Link
+    """Between nodes."""
+    disk_bytes_per_second: float
+    """Of a node."""
+    asynchronous: bool
+    """Whether the host runs ahead of the device, as with GPUs."""
+    measured: bool
+    assumptions: str
+
+    def rates(self, ranks: int) -> Rates:
+        """Of each of `ranks` ranks at work."""
+        return self.alone if ranks == 1 else self.together
+
+
+def machine_of(device: Device, precision: str, efficiency: float | None = None) -> Machine:
+    """The machine that this module assumes a vendor's `device` to be, for weights of `precision` (fp32 or bf16).
+
+    `efficiency` is the share of the peak that matrix products reach; None takes this module's.
+    """
+    peak = device.bf16_flops_per_second if precision == "bf16" else device.fp32_flops_per_second
+    usual = MATMUL_EFFICIENCY if precision == "bf16" else FP32_EFFICIENCY
+    share = usual if efficiency is None else efficiency
+    memory = MEMORY_EFFICIENCY * device.memory_bytes_per_second
+    rates = Rates(
+        matmul_flops_per_second=share * peak,
+        attention_flops_per_second=share * ATTENTION_SHARE * peak,
+        head_flops_per_second=share * peak,
+        softmax_bytes_per_second=memory,
+        memory_bytes_per_second=memory,
+        depth_bytes_per_second=DEPTH_EFFICIENCY * device.memory_bytes_per_second,
+        optimizer_bytes_per_second=memory,
+        operation_seconds=OPERATION_SECONDS,
+    )
+    return Machine(
+        name=device.name,
+        peak_flops_per_second=peak,
+        memory_gib=device.memory_gib,
+        devices_per_node=device.devices_per_node,
+        alone=rates,
+        together=rates,
+        near=_link(LINK_EFFICIENCY * device.link_bytes_per_second, LINK_LATENCY_SECONDS),
+        far=_link(NETWORK_EFFICIENCY * device.network_bytes_per_second, NETWORK_LATENCY_SECONDS),
+        disk_bytes_per_second=DISK_BYTES_PER_SECOND,
+        asynchronous=True,
+        measured=False,
+        assumptions=(
+            f"matrix products at {100 * share:.0f} % of {peak / 1e12:,.0f} TFLOP/s, memory at "
+            f"{100 * MEMORY_EFFICIENCY:.0f} % of {device.memory_bytes_per_second / 1e12:.3g} TB/s, links at "
+            f"{100 * LINK_EFFICIENCY:.0f} % of {device.link_bytes_per_second / 1e9:.0f} GB/s, network at "
+            f"{100 * NETWORK_EFFICIENCY:.0f} % of {device.network_bytes_per_second / 1e9:.0f} GB/s"
+        ),
+    )
+
+
+def _link(bytes_per_second: float, latency: float) -> Link:
+    return Link(
+        send_bytes_per_second=bytes_per_second,
+        send_latency_seconds=latency,
+        all_reduce_bytes_per_second=bytes_per_second,
+        reduce_scatter_bytes_per_second=bytes_per_second,
+        all_gather_bytes_per_second=bytes_per_second,
+        collective_latency_seconds=latency,
+    )
