@@ -10,21 +10,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from attnres_train.cli_doctor import add_doctor_commands, doctor_report, hostfile_report
-from attnres_train.cli_import import OWN_FLAGS, add_import_command, import_report
+from attnres_train.cli_import import IMPORT_FLAGS, add_import_command, import_report
 from attnres_train.cli_inspect import inspect, inspect_text
+from attnres_train.cli_plan import PLAN_FLAGS, PLAN_USAGE, add_plan_options, plan_report
 from attnres_train.cli_verify import problems_of, verify, verify_text
-from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load, load_checked
+from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
 from attnres_train.config.overrides import separate
-from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.errors import ExitCode, Problem, Refused
-from attnres_train.plan import as_json, plan
-from attnres_train.plan.advice_text import advice_json, advice_text
-from attnres_train.plan.advise import advise
-from attnres_train.plan.device_file import find_machine
-from attnres_train.plan.devices import DEVICES
-from attnres_train.plan.speeds import Machine
-from attnres_train.plan.text import counted, plan_text
+from attnres_train.plan.text import counted
 
 _DESCRIPTION = """\
 Pretrain transformers whose residual connection is attention over depth.
@@ -61,10 +55,8 @@ Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no
 """
 
 _JSON_HELP = "print one JSON object and nothing else"
-_PLAN_USAGE = "[--device NAME|FILE] [--draw FILE.png] [--advise] "
 _Raw = argparse.RawDescriptionHelpFormatter
-_PLAN_FLAGS = ("--device", "--efficiency", "--draw", "--advise", "--device-file")
-_OWN_FLAGS = ("--world", "--json", "--help", *_PLAN_FLAGS, *OWN_FLAGS)
+_OWN_FLAGS = ("--world", "--json", "--help", "--device-file", *PLAN_FLAGS, *IMPORT_FLAGS)
 
 
 class Told(Refused):
@@ -118,7 +110,7 @@ def _run(arguments: list[str]) -> None:
     elif options.command == "check":
         _check(_load(options, overrides, "check"), options)
     else:
-        _plan(options, overrides)
+        _show(*plan_report(options, overrides), options.json)
 
 
 def _load(options: argparse.Namespace, overrides: list[str], purpose: Purpose) -> Loaded:
@@ -147,43 +139,6 @@ def _notes(loaded: Loaded) -> list[str]:
     from attnres_train.corpora import open_corpora  # imports numpy, which a plan can do without
 
     return open_corpora(loaded.config).notes
-
-
-def _plan(options: argparse.Namespace, overrides: list[str]) -> None:
-    if options.advise:
-        _advise(options, load(options.config, overrides).config)  # whose own layout need not be sound
-        return
-    loaded = _load(options, overrides, "plan")
-    planned = plan(loaded.config, options.world, machine=_machine(options, loaded.config))
-    if options.draw is not None:
-        from attnres_train.plan.draw import draw_schedule
-
-        draw_schedule(loaded.config, planned, options.draw)
-    if options.json:
-        _print_json(as_json(planned))
-    else:
-        print(plan_text(planned, str(options.config)))
-
-
-def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:
-    """The machine that the command line names, if any."""
-    if options.device is not None:
-        return find_machine(options.device, config.training.precision, options.efficiency)
-    for flag, value in (("--efficiency", options.efficiency), ("--draw", options.draw), ("--advise", options.advise)):
-        if value is not None and value is not False:
-            raise Refused(Problem(flag, "goes with --device", "name a device, such as --device h100-sxm"))
-    return None
-
-
-def _advise(options: argparse.Namespace, config: RunConfig) -> None:
-    machine = _machine(options, config)
-    if options.world is None or machine is None:
-        raise Refused(Problem("--advise", "needs a number of devices", "write --world N"))
-    advice = advise(config, options.world, machine)
-    if options.json:
-        _print_json(advice_json(advice))
-    else:
-        print(advice_text(advice, str(options.config)))
 
 
 def _show(found: dict[str, object], text: str, json_wanted: bool) -> None:
@@ -237,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="attnres", description=_DESCRIPTION, formatter_class=_Raw, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_configuration_command(commands, "check", "hold a configuration against every rule, all problems at once")
-    _add_plan_options(
+    add_plan_options(
         _add_configuration_command(commands, "plan", "print parameters, stages, wire, memory, time and first rates")
     )
     looks = "show what a run folder or a checkpoint holds, or which depth backend a configuration uses here"
@@ -253,24 +208,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_plan_options(command: argparse.ArgumentParser) -> None:
-    names = ", ".join(DEVICES)
-    device = f"predict seconds on this device ({names}), or on the machine of a file that `attnres doctor` measured"
-    command.add_argument("--device", metavar="NAME|FILE", help=device)
-    share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
-    command.add_argument("--efficiency", type=float, metavar="SHARE", help=share)
-    command.add_argument("--draw", type=Path, metavar="FILE.png", help="a picture of the schedule; needs matplotlib")
-    ranks = "try every layout of --world N devices: the fastest, and why others are refused"
-    command.add_argument("--advise", action="store_true", help=ranks)
-
-
 def _add_configuration_command(commands: argparse._SubParsersAction[_Parser], name: str, purpose: str) -> _Parser:
     command = commands.add_parser(
         name,
         help=purpose,
         description=f"{purpose.capitalize()}.",
         epilog=_OVERRIDES.format(command=name),
-        usage=f"attnres {name} CONFIG.toml [--world N] {_PLAN_USAGE if name == 'plan' else ''}[--json] "
+        usage=f"attnres {name} CONFIG.toml [--world N] {PLAN_USAGE if name == 'plan' else ''}[--json] "
         "[--section.key value ...]",
         formatter_class=_Raw,
         allow_abbrev=False,

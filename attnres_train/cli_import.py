@@ -35,7 +35,7 @@ the run as usual. Nothing is written if anything is wrong, and loading runs no c
 """
 
 _USAGE = "attnres import DEEPSPEED_FOLDER CONFIG.toml [--tag TAG] [--samples N] [--json] [--section.key value ...]"
-OWN_FLAGS = ("--tag", "--samples")
+IMPORT_FLAGS = ("--tag", "--samples")
 
 
 @dataclass(frozen=True)

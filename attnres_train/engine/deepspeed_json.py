@@ -145,7 +145,7 @@ def _problems(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             if not isinstance(value, TAKEN[name]):
                 yield name, f"{json.dumps(value)} is no {TAKEN[name].__name__}", "correct the value"
             elif name == "log_level" and value not in LOG_LEVELS:
-                near = difflib.get_close_matches(value, LOG_LEVELS, n=1, cutoff=0.3)
+                near = difflib.get_close_matches(str(value), LOG_LEVELS, n=1, cutoff=0.3)
                 remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(LOG_LEVELS)}"
                 yield name, f"{json.dumps(value)} is no level of DeepSpeed's log", remedy
         else:

@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,13 @@ GIB = 2**30
 
 PHASES = ("data", "forward", "backward", "waiting", "reduction", "optimizer")
 """Of a step, in the order they begin. `waiting` is for the neighbours in the pipeline, its bubble included."""
+
+
+class Rates(NamedTuple):
+    """What throughput is measured by: model FLOPs of a token, and the dense peak of one device, None if not known."""
+
+    flops_per_token: float
+    peak_flops_per_second: float | None
 
 
 @dataclass(frozen=True)
@@ -44,11 +52,17 @@ def step_metrics(
     timing: Timing,
     *,
     flops_per_token: float,
+    peak_flops_per_second: float | None,
     devices: int,
     peaks: Peaks,
 ) -> dict[str, float]:
-    """Tags and values of one training step; rates are over the steps since the last logged one."""
+    """Tags and values of one training step; rates are over the steps since the last logged one.
+
+    `peak_flops_per_second` is that of one device, dense; without it there is no utilisation (`throughput/mfu`).
+    """
     tokens_per_second = timing.tokens / timing.seconds
+    flops_per_second = tokens_per_second * flops_per_token / devices
+    utilisation = {} if peak_flops_per_second is None else {"throughput/mfu": flops_per_second / peak_flops_per_second}
     return {
         "loss/train": report.loss,
         "optim/lr": report.learning_rate,
@@ -56,7 +70,8 @@ def step_metrics(
         "optim/skipped_steps": state.skipped_steps,
         "throughput/tokens_per_second": tokens_per_second,
         "throughput/tokens_per_second_per_device": tokens_per_second / devices,
-        "throughput/model_tflops_per_device": tokens_per_second * flops_per_token / devices / 1e12,
+        "throughput/model_tflops_per_device": flops_per_second / 1e12,
+        **utilisation,
         "time/step_seconds": timing.seconds / timing.steps,
         **{f"time/{phase}_seconds": timing.phases[phase] / timing.steps for phase in PHASES},
         "memory/peak_gib": peaks.memory_gib,

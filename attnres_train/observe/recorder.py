@@ -16,7 +16,7 @@ from attnres_train.observe.console import CONSOLE, step_line
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
 from attnres_train.observe.event_file import EventFile
-from attnres_train.observe.metrics import Timing, over_ranks, step_metrics
+from attnres_train.observe.metrics import Rates, Timing, over_ranks, step_metrics
 from attnres_train.observe.sinks import Guarded, JsonlSink, Sink
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
@@ -27,10 +27,10 @@ log = logging.getLogger(CONSOLE)
 class Recorder:
     """Curves and lines of a run that continues at `state`."""
 
-    def __init__(self, config: RunConfig, grid: Grid, run_folder: Path, state: TrainState, flops_per_token: float):
+    def __init__(self, config: RunConfig, grid: Grid, run_folder: Path, state: TrainState, rates: Rates):
         self.config = config
         self.grid = grid
-        self.flops_per_token = flops_per_token
+        self.rates = rates
         self.sinks = _open_sinks(config, run_folder, state.step) if grid.rank == 0 else []
         looks = config.observe.depth_interval is not None and grid.rank == 0
         self._depth = DepthRecorder(run_folder, state.step, self._picture) if looks else None
@@ -55,7 +55,8 @@ class Recorder:
             state,
             report,
             timing,
-            flops_per_token=self.flops_per_token,
+            flops_per_token=self.rates.flops_per_token,
+            peak_flops_per_second=self.rates.peak_flops_per_second,
             devices=self.grid.world_size,
             peaks=peaks,
         )

@@ -15,6 +15,8 @@ class Device:
     node, `network` its share of the node's network, one direction."""
 
     name: str
+    driver_name: str
+    """As the driver calls it."""
     bf16_flops_per_second: float
     fp32_flops_per_second: float
     """Of plain fp32: torch's matrix products use TF32 only where a program asks for it, and this one does not."""
@@ -27,6 +29,9 @@ class Device:
     source: str
     """Where the figures come from."""
 
+    def peak_flops_per_second(self, precision: str) -> float:
+        return {"bf16": self.bf16_flops_per_second, "fp32": self.fp32_flops_per_second}[precision]
+
 
 _400_GBIT = 50e9
 """One 400 Gbit/s port (ConnectX-7 or its like) for every device, in byte/s."""
@@ -36,6 +41,7 @@ DEVICES: dict[str, Device] = {
     for device in (
         Device(
             "a100-80gb",
+            "NVIDIA A100-SXM4-80GB",
             312e12,
             19.5e12,
             79,
@@ -48,6 +54,7 @@ DEVICES: dict[str, Device] = {
         ),
         Device(
             "h100-sxm",
+            "NVIDIA H100 80GB HBM3",
             989e12,
             67e12,
             79,
@@ -60,6 +67,7 @@ DEVICES: dict[str, Device] = {
         ),
         Device(
             "h200",
+            "NVIDIA H200",
             989e12,
             67e12,
             139,
@@ -72,6 +80,7 @@ DEVICES: dict[str, Device] = {
         ),
         Device(
             "b200",
+            "NVIDIA B200",
             2250e12,
             75e12,
             178,
@@ -84,6 +93,7 @@ DEVICES: dict[str, Device] = {
         ),
         Device(
             "mi300x",
+            "AMD Instinct MI300X",
             1307.4e12,
             163.4e12,
             191,
@@ -97,3 +107,8 @@ DEVICES: dict[str, Device] = {
     )
 }
 """By the name that `--device` takes."""
+
+
+def device_called(driver_name: str) -> Device | None:
+    """The device that its driver calls so; None for one that is not described here."""
+    return next((device for device in DEVICES.values() if device.driver_name == driver_name), None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +29,8 @@ _TO_NEXT, _BACK = "#1b5e3a", "#7a2f6b"
 def draw_schedule(config: RunConfig, plan: Plan, output: Path) -> None:
     """Draw `plan`, which has a machine, into `output`. Where micro-batches are many the first few are played alone.
 
-    Raises Refused for more ranks than can be told apart, or without matplotlib.
+    Raises Refused for more ranks than can be told apart.
     """
-    if find_spec("matplotlib") is None:
-        raise refuse(
-            "--draw", "needs matplotlib, which is not installed", "pip install -c constraints.txt -e '.[plot]'"
-        )
     if plan.grid.pipeline > _MOST_RANKS:
         what = f"{plan.grid.pipeline} pipeline ranks are more than the {_MOST_RANKS} rows of a picture"
         raise refuse("--draw", what, f"plan with --parallel.pipeline {_MOST_RANKS} or less to see its shape")

@@ -18,6 +18,7 @@ from attnres_train.data.corpus import ValidationData
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_watch import DepthWatch
+from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.observe.profiling import Profiling
 from attnres_train.observe.recorder import Recorder
@@ -48,7 +49,7 @@ class Run:
     folder: Path
     checkpoint: Choice | None
     """Where to continue from; None starts at step 0."""
-    flops_per_token: float
+    rates: Rates
     stop: StopRequest
     presence: Presence
 
@@ -66,7 +67,7 @@ def train(run: Run) -> ExitCode:
         log.info(f"{what}: {state.step} of {steps} steps are done, nothing to train")
         return ExitCode.DONE
     check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
-    recorder = Recorder(run.config, run.grid, run.folder, state, run.flops_per_token)
+    recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
     saves = Saves(run.folder, run.parts.engine, run.grid, run.identity, run.config.checkpoint, recorder)
     watch = DepthWatch(run.parts.stages, run.grid)
     profiling = Profiling(run.config.observe, run.folder, run.grid.rank, run.grid.device)

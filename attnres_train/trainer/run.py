@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+import torch
 import torch.distributed as dist
 
 from attnres_train.checkpoint.choose import Choice, choose_checkpoint
@@ -23,8 +24,10 @@ from attnres_train.errors import ExitCode, Problem, Refused, refuse
 from attnres_train.model.size import flops_in_words, training_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
+from attnres_train.plan.devices import device_called
 from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.preflight import join, limit_waits, preflight
@@ -51,6 +54,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     split = resolved_split(config, vocabulary)
     _announce(config, grid, split, vocabulary, corpora, backend)
     padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
+    peak = _peak(grid, training.precision)
     batches = BatchLoader(
         corpora.train, training.global_batch_size, training.micro_batch_size, grid.data_rank, grid.data
     )
@@ -67,7 +71,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
                 resolved=resolved_toml(config, loaded.origins),
                 folder=folder,
                 checkpoint=checkpoint,
-                flops_per_token=training_flops_per_token(config.model, padded, training.sequence_length),
+                rates=Rates(training_flops_per_token(config.model, padded, training.sequence_length), peak),
                 stop=stop,
                 presence=presence,
             )
@@ -92,6 +96,20 @@ def _enter(folder: Path, resume: str, grid: Grid) -> tuple[TextIO | None, Choice
     if problems[0] is not None:
         raise Refused(problems[0])
     return lock, choose_checkpoint(resume, folder, grid)
+
+
+def _peak(grid: Grid, precision: str) -> float | None:
+    """Dense FLOP/s of this rank's device, where its data sheet is known; said once, with the name."""
+    if grid.device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(grid.device)
+    device = device_called(name)
+    if device is None:
+        log.info(f"no peak is known of {name}: no throughput/mfu")
+        return None
+    peak = device.peak_flops_per_second(precision)
+    log.info(f"throughput/mfu is the share of {peak / 1e12:,.0f} TFLOP/s, the dense {precision} peak of {name}")
+    return peak
 
 
 def _announce(

@@ -7,7 +7,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnres_train.model.size import training_flops_per_token
+from attnres_train.observe.metrics import PHASES, Peaks, Timing, step_metrics
 from attnres_train.parallel.grid import build_grid
+from attnres_train.plan.devices import device_called
+from attnres_train.progress import StepReport, TrainState
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, TOKENS, VOCABULARY, step_batches, tiny_config
 from tests.distributed.training import build_tiny
@@ -32,3 +35,17 @@ def test_model_flops_are_what_torch_counts(case: str) -> None:
     padded = model.padded_vocabulary(VOCABULARY, 1)
     expected = TOKENS * MICRO_BATCH * (training_flops_per_token(model, padded, TOKENS) + forbidden)
     assert run_ranks(counted_flops, 1, case) == [expected]
+
+
+def test_utilisation_is_against_the_dense_peak_of_a_device_that_is_known() -> None:
+    h200 = device_called("NVIDIA H200")
+    assert h200 is not None and h200.peak_flops_per_second("bf16") == 989e12
+    assert device_called("NVIDIA H100 PCIe") is None, "another card than the one of the table"
+    state, timing, peaks = TrainState(step=1), Timing(2.0, dict.fromkeys(PHASES, 0.1), 1, 4096), Peaks(1.0, 0)
+    report = StepReport(1.0, 1.0, 1e-3, True, 4096, 0, 0, False, {})
+    shared = {"flops_per_token": 1e9, "devices": 2, "peaks": peaks}
+    values = step_metrics(state, report, timing, peak_flops_per_second=989e12, **shared)
+    assert values["throughput/model_tflops_per_device"] == pytest.approx(1.024)
+    assert values["throughput/mfu"] == pytest.approx(1.024 / 989)
+    values = step_metrics(state, report, timing, peak_flops_per_second=None, **shared)
+    assert "throughput/mfu" not in values

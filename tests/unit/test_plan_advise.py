@@ -85,7 +85,6 @@ def test_advice_does_not_ask_for_a_sound_layout_in_the_file(tmp_path: Path, caps
 
 
 def test_a_picture_of_the_schedule(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "schedule.png"
     overrides = ["--parallel.pipeline", "2", "--parallel.virtual", "2", "--device", "h200", "--draw", str(picture)]
     assert main(["plan", str(write(tmp_path)), *overrides]) == 0

@@ -1,0 +1,64 @@
+"""`attnres plan`: its options, and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attnres_train.config.load import load, load_checked
+from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import Problem, Refused
+from attnres_train.plan import as_json, plan
+from attnres_train.plan.advice_text import advice_json, advice_text
+from attnres_train.plan.advise import advise
+from attnres_train.plan.device_file import find_machine
+from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.speeds import Machine
+from attnres_train.plan.text import plan_text
+
+PLAN_FLAGS = ("--device", "--efficiency", "--draw", "--advise")
+PLAN_USAGE = "[--device NAME|FILE] [--draw FILE.png] [--advise] "
+
+
+def add_plan_options(command: argparse.ArgumentParser) -> None:
+    names = ", ".join(DEVICES)
+    device = f"predict seconds on this device ({names}), or on the machine of a file that `attnres doctor` measured"
+    command.add_argument("--device", metavar="NAME|FILE", help=device)
+    share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
+    command.add_argument("--efficiency", type=float, metavar="SHARE", help=share)
+    command.add_argument("--draw", type=Path, metavar="FILE.png", help="a picture of the schedule")
+    ranks = "try every layout of --world N devices: the fastest, and why others are refused"
+    command.add_argument("--advise", action="store_true", help=ranks)
+
+
+def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The plan, or the advice, as an object and as text. Raises Refused."""
+    if options.advise:  # the layout of the file need not be sound
+        return _advice(options, load(options.config, overrides).config)
+    loaded = load_checked(options.config, overrides, options.world, "plan")
+    planned = plan(loaded.config, options.world, machine=_machine(options, loaded.config))
+    if options.draw is not None:
+        from attnres_train.plan.draw import draw_schedule  # imports matplotlib
+
+        draw_schedule(loaded.config, planned, options.draw)
+    return as_json(planned), plan_text(planned, str(options.config))
+
+
+def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:
+    """The machine that the command line names, if any."""
+    if options.device is not None:
+        return find_machine(options.device, config.training.precision, options.efficiency)
+    for flag, value in (("--efficiency", options.efficiency), ("--draw", options.draw), ("--advise", options.advise)):
+        if value is not None and value is not False:
+            raise Refused(Problem(flag, "goes with --device", "name a device, such as --device h100-sxm"))
+    return None
+
+
+def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, Any], str]:
+    machine = _machine(options, config)
+    if options.world is None or machine is None:
+        raise Refused(Problem("--advise", "needs a number of devices", "write --world N"))
+    advice = advise(config, options.world, machine)
+    return advice_json(advice), advice_text(advice, str(options.config))
