@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from attnres_train.cli import main
-from tests.end_to_end.conftest import ROOT
+from tests.end_to_end.conftest import ROOT, by_step
 from tests.end_to_end.nodes import Script, why_no_nodes
 from tests.unit.config_files import SMALL, write
 
@@ -98,3 +98,22 @@ def test_a_rehearsal_that_is_stopped_saves_and_takes_its_nodes_along(write_confi
     assert "node-0 ended with code 3, node-1 with code 3" in script.text and "unbound" not in script.text
     spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
     assert "attnres-node" not in spaces
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["launcher", "start"])
+def test_a_supervised_run_goes_on_after_its_launcher_was_killed(
+    victim: str, write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    """As the kernel kills for memory: the ranks save, nobody asked for an end, so it is launched again."""
+    config = write_config(checkpoint="keep = 3")
+    options = ["--training.steps", "60", "--checkpoint.interval_steps", "20"]
+    script = Script([ROOT / "launch/supervise.sh", "--pause", "0", ROOT / "launch/torchrun.sh", config,
+                     "--ranks", "2", *options])  # fmt: skip
+    script.wait_for(r"step +5/60 ")
+    words = {"launcher": "torch.distributed.run", "start": "attnres_train.launch.start"}
+    (process,) = [p for p, command in script.below().items() if words[victim] in command]
+    os.kill(process, signal.SIGKILL)
+    assert script.wait(180) == 0, script.text
+    assert "launching again" in script.text and "killed by signal 9" in script.text
+    assert list(by_step(tmp_path / "run", "loss/train")) == list(range(1, 61))
