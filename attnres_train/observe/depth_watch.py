@@ -1,7 +1,8 @@
 """Looks at the depth while a step runs, with hooks that are there for that step alone: no cost when nobody looks.
 
-Each rank adds up what its own stages do, over its own tokens; `collect` adds the ranks up, each token and each reader
-once. So the numbers are those of one process, whatever the layout.
+Each rank adds up what its own stages do, over its own tokens; `collect` adds the ranks up and divides. Each reader is
+on the ranks of one pipeline stage, and each token there once, or once on every tensor rank: so the means are those of
+one process, whatever the layout.
 
 A layer that backward makes again is looked at in its first forward, and its gradients belong to that one.
 
@@ -60,8 +61,6 @@ class DepthWatch:
     def collect(self) -> DepthLook:
         """What all ranks saw, the same on every one. A collective."""
         sums_RC = self._sums_RC.cpu()
-        if self._grid.tensor_rank > 0 and not self._grid.parallel.sequence:
-            sums_RC.zero_()  # it saw the tokens that the first tensor rank saw
         dist.all_reduce(sums_RC, group=self._grid.control)
         return DepthLook(tuple(self._reader(index, row) for index, row in enumerate(sums_RC.tolist())))
 
@@ -102,8 +101,7 @@ class DepthWatch:
         self._add(reader, "partial_rms", _squares(written.value))
 
     def _after_head(self, reader: int, head: Head, arguments: tuple[Any, ...], _losses: Tensor) -> None:
-        if self._in_forward:
-            self._read(reader, head.depth, arguments[0])
+        self._read(reader, head.depth, arguments[0])  # the head is never made again
 
     def _after_branch(self, reader: int, _branch: nn.Module, _inputs: Any, outputs: tuple[Tensor, Any]) -> None:
         if not self._in_forward:
