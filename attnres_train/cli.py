@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from attnres_train.cli_doctor import add_doctor_commands, doctor_report, hostfile_report
 from attnres_train.cli_inspect import inspect, inspect_text
+from attnres_train.cli_report import add_report_command, run_report
 from attnres_train.cli_verify import problems_of, verify, verify_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
 from attnres_train.config.overrides import separate
@@ -26,6 +27,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres plan  configs/quickstart.toml --world 8    what does it amount to on 8 ranks?
   attnres inspect runs/quickstart                    how far is the run, which checkpoints has it?
   attnres verify runs/quickstart                     is every byte of its checkpoints as it was written?
+  attnres report runs/quickstart                     how did it go? a page of curves and maps
   attnres doctor configs/quickstart.toml             is this machine ready, and fast enough?
   attnres hostfile hosts.txt                         are these the nodes?
 
@@ -99,6 +101,8 @@ def _run(arguments: list[str]) -> None:
             _inspect(options.path, options.json)
     elif options.command == "verify":
         _verify(options.path, options.json)
+    elif options.command == "report":
+        _show(*run_report(options), options.json)
     elif options.command == "doctor":
         _show(*doctor_report(options, overrides), options.json)
     elif options.command == "hostfile":
@@ -205,6 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help=looks, formatter_class=_Raw, allow_abbrev=False)
     command.add_argument("path", metavar="RUN|CHECKPOINT", type=Path)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
+    add_report_command(commands.add_parser)
     add_doctor_commands(commands.add_parser, _ranks)
     return parser
 

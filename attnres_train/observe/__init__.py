@@ -1,6 +1,6 @@
 """What a run reports.
 
-metrics.py   the tags and values of a logged step
+metrics.py   the tags and values of a logged step; phases.py those of its time
 sinks.py     metrics.jsonl and TensorBoard, each step once across resumes
 console.py   log files of every rank, the lines of rank 0
 claim.py     one run a folder
