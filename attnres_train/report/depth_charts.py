@@ -76,7 +76,8 @@ def by_depth_chart(name: str, title: str, unit: str, logarithmic: bool, series: 
     """Ticks name the layers of the deepest run: two sublayers each."""
     furthest = max((int(one.x[-1]) for one in series), default=0)
     every = 2 * math.ceil((furthest // 2 + 1) / _MOST_TICKS)
-    ticks = [(float(reader), str(reader // 2)) for reader in range(0, furthest + 1, every)]
+    at_heads = {int(one.x[-1]) for one in series if one.kinds and one.kinds[-1] == "head"}
+    ticks = [(float(r), "head" if r in at_heads else str(r // 2)) for r in range(0, furthest + 1, every)]
     return Chart(name, title, "layer (attention, then MLP)", unit, series, y_log=logarithmic, x_ticks=ticks)
 
 

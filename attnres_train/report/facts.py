@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnres_train.config.build import show_value
+from attnres_train.config.keys import NONE_TEXT
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Table
 from attnres_train.report.compute import flops_per_token, parameters
@@ -116,21 +117,21 @@ def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str,
     keys = dict.fromkeys(key for config in configs.values() for key in config)
     found: dict[str, dict[str, Any]] = {}
     for key in keys:
-        values = {run: config.get(key) for run, config in configs.items()}
+        values = {run: None if (value := config.get(key)) == NONE_TEXT else value for run, config in configs.items()}
         # By what they look like: True equals 1 in Python, and a list cannot be in a set.
         if key != "training.run_folder" and len({repr(value) for value in values.values()}) > 1:
             found[key] = values
     return found
 
 
-def differences_table(found: Mapping[str, Mapping[str, Any]], runs: Sequence[str]) -> Table:
+def differences_table(found: Mapping[str, Mapping[str, Any]], runs: Sequence[str], note: str) -> Table:
     """A row a key, a column a run."""
     rows = [[key, *(_setting(values.get(run)) for run in runs)] for key, values in found.items()]
-    return Table(["key", *runs], rows)
+    return Table(["key", *runs], rows, note=note)
 
 
 def _setting(value: Any) -> str:
-    return "none" if value is None else show_value(value)
+    return NONE_TEXT if value in (None, NONE_TEXT) else show_value(value)
 
 
 def _last(run: Run, tag: str) -> float | None:

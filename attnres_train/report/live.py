@@ -21,8 +21,8 @@ def live_chart(chart: Chart) -> go.Figure:
     figure = go.Figure([trace for series in chart.series for trace in _traces(series)])
     _lay_out(figure, chart.title, chart.x_label, chart.y_label)
     figure.update_layout(height=360 + 18 * max(0, len(chart.series) - 4))
-    figure.update_xaxes(type="log" if chart.x_log else "linear", exponentformat="power")
-    figure.update_yaxes(type="log" if chart.y_log else "linear", exponentformat="power")
+    figure.update_xaxes(type="log" if chart.x_log else "linear", exponentformat="SI")
+    figure.update_yaxes(type="log" if chart.y_log else "linear", tickformat="~g" if chart.y_log else None)
     if chart.x_ticks is not None:
         figure.update_xaxes(tickvals=[x for x, _ in chart.x_ticks], ticktext=[text for _, text in chart.x_ticks])
     return figure

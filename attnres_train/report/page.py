@@ -23,7 +23,9 @@ p { margin: 2px 0 8px; max-width: 110ch; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: 2px 10px 2px 4px; border-bottom: 1px solid #e3e3e3; text-align: left; vertical-align: top; }
 th { background: #f5f5f5; font-weight: 600; } td.number, th.number { text-align: right; }
+td.number { white-space: nowrap; }
 """
+_ALLOWED = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _PLOTLY_OPTIONS = '{"responsive": true, "displaylogo": false}'
 
 
@@ -39,8 +41,7 @@ def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             # Whatever a browser would like to fetch beside the file, it must not.
-            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'unsafe-inline' "
-            "'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:\">",
+            f'<meta http-equiv="Content-Security-Policy" content="{_ALLOWED}">',
             f"<title>{escape(title)}</title><style>{_STYLE}</style>",
             f"<script>{get_plotlyjs()}</script></head><body>",
             f"<h1>{escape(title)}</h1><p>{escape(introduction)}</p><nav>{links}</nav>",

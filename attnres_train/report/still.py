@@ -95,7 +95,7 @@ def _draw(axes: Axes, series: Series) -> None:
     dashed = series.style == "dashed"
     line, size = (":", 3.5) if dashed else ("-", 5.0)
     mark = "o" if series.kinds is None else ""
-    shared = {"color": series.colour, "linewidth": 1.2, "linestyle": line, "markersize": size}
+    shared: dict[str, Any] = {"color": series.colour, "linewidth": 1.2, "linestyle": line, "markersize": size}
     axes.plot(series.x, series.y, marker=mark or None, label=label, **shared)
     for kind in dict.fromkeys(series.kinds or ()):
         here = np.array([one == kind for one in series.kinds or ()])

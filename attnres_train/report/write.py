@@ -54,6 +54,15 @@ def report(folders: Sequence[Path], output: Path) -> Report:
     runs = read_runs(folders)
     facts = [facts_of(run) for run in runs]
     found = differences({run.label: run.config for run in runs if run.config is not None})
+    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    introduction = f"Made {made} from the files in {', '.join(str(run.folder) for run in runs)}."
+    title = ", ".join(run.label for run in runs)
+    path, pictures = write_sections(output, title, introduction, sections_of(runs, facts, found))
+    return Report(path, pictures, runs, facts, found)
+
+
+def sections_of(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
+    """All that have something to show. `found`: what differs between the configurations."""
     sections = [
         overview_section(runs, facts, found),
         loss_section(runs),
@@ -63,11 +72,7 @@ def report(folders: Sequence[Path], output: Path) -> Report:
         map_section(runs),
         by_depth_section(runs),
     ]
-    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-    introduction = f"Made {made} from the files in {', '.join(str(run.folder) for run in runs)}."
-    title = ", ".join(run.label for run in runs)
-    path, pictures = write_sections(output, title, introduction, [s for s in sections if s.items])
-    return Report(path, pictures, runs, facts, found)
+    return [section for section in sections if section.items]
 
 
 def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]) -> Section:
@@ -80,11 +85,9 @@ def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping
         tables.append(Table(["run", "damaged or absent in its folder"], notes))
     configured = [run.label for run in runs if run.config is not None]
     if len(configured) > 1:
-        same = "" if found else "The configurations do not differ."
-        note = same or "What differs between the configurations, run folders left out:"
-        tables.append(
-            Table([*differences_table(found, configured).head], differences_table(found, configured).rows, note=note)
-        )
+        same = "The configurations do not differ."
+        note = "What differs between the configurations, run folders left out:" if found else same
+        tables.append(differences_table(found, configured, note))
     return Section("Runs", "", tables)
 
 

@@ -42,7 +42,7 @@ def test_your_own_run(write_config: Callable[..., Path], tmp_path: Path) -> None
     (tmp_path / "my.toml").write_text(config, encoding="utf-8")
 
     commands = commands_under("Your own run")
-    assert len(commands) == 9
+    assert len(commands) == 10
     for large, small in SMALLER.items():
         assert any(large in command for command in commands), large
         commands = [command.replace(large, small) for command in commands]
