@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from attnres_train.config.flat import flattened
 from attnres_train.config.keys import all_keys
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
@@ -100,18 +101,6 @@ def _config(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
         return None, [f"{path.name} cannot be read: {error.strerror}"]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return None, [f"{path.name} cannot be read: {error}"]
-
-
-def flattened(tables: Mapping[str, Any], known: Collection[str], prefix: str = "") -> dict[str, Any]:
-    """Values by dotted key; the value of a `known` key may be a table itself."""
-    values: dict[str, Any] = {}
-    for name, value in tables.items():
-        dotted = prefix + name
-        if isinstance(value, Mapping) and dotted not in known:
-            values |= flattened(value, known, f"{dotted}.")
-        else:
-            values[dotted] = value
-    return values
 
 
 @dataclass
