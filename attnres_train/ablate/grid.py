@@ -121,7 +121,7 @@ def read_grid(path: Path) -> Grid:
     if file.reference not in names:
         message = f'"{file.reference}" is no case of {path}'
         problems.append(Problem("reference", message, f"write one of {', '.join(names)}"))
-    repeated: Sequence[tuple[str, list[Any]]] = ("case", names), ("seeds", file.seeds))
+    repeated: Sequence[tuple[str, list[Any]]] = (("case", names), ("seeds", file.seeds))
     for what, values in repeated:
         problems += [
             Problem(what, f"{value!r} is there twice ({path})", "write it once")
