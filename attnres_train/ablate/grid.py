@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from attnres_train.config.flat import flattened
@@ -46,15 +46,15 @@ GRID_HELP = """\
 _OWNED = {"training.run_folder": "folder", "training.seed": "seeds", "checkpoint.resume": "(every run resumes)"}
 
 
-@checked_dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))
+@checked_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class _File:
-    base: str
-    folder: str
-    reference: str
-    seeds: list[int] = Field(min_length=1)
-    ranks: int = Field(default=1, ge=1)
-    parallel_runs: int = Field(default=1, ge=1)
-    launcher: str = "launch/torchrun.sh"
+    base: StrictStr
+    folder: StrictStr
+    reference: StrictStr
+    seeds: list[StrictInt] = Field(min_length=1)
+    ranks: StrictInt = Field(default=1, ge=1)
+    parallel_runs: StrictInt = Field(default=1, ge=1)
+    launcher: StrictStr = "launch/torchrun.sh"
     override: dict[str, Any] = Field(default_factory=dict)
     vary: dict[str, Any] = Field(default_factory=dict)
     case: list[dict[str, Any]] = Field(min_length=1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,7 +65,12 @@ class Runner:
         command = [str(self.grid.launcher), str(self.grid.base), "--ranks", str(self.grid.ranks), *planned.overrides]
         with open(self.grid.folder / "logs" / f"{planned.name}.log", "ab") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, preexec_fn=end_with_parent
+                command,
+                env=environment_of_runs(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                preexec_fn=end_with_parent,
             )
         self._running.append(_Running(run, process, time.monotonic()))
         from_step = f" from step {run.done_steps}" if run.done_steps else ""
@@ -114,6 +121,11 @@ class Runner:
         for one in self._running:
             if one.process.poll() is None:
                 one.process.send_signal(signal.SIGTERM)
+
+
+def environment_of_runs() -> dict[str, str]:
+    """This process's, and this very Python for the launch scripts: two at once must not install into one folder."""
+    return {"ATTNRES_VENV": sys.prefix, **os.environ}
 
 
 def _duration(seconds: float) -> str:
