@@ -189,7 +189,7 @@ def _depth_items(grid: Grid, cells: Sequence[Cell], number: int) -> Iterator[Cha
         yield by_depth_chart(name, f"{title}{_in(setting)}", unit, True, series)
         rows = [[r, *(_plus_minus(cell.by_depth[size].get(r), "3g") for cell in shown)] for r in readers]
         head = ["reader", *(cell.case for cell in shown)]
-        yield Table(head, rows, range(1, len(head)), f"{title}{_in(setting)}, {unit}:")
+        yield Table(head, rows, range(1, len(head)), f"{title}{_in(setting)}, {unit}", folded=True)
 
 
 def _along(cell: Cell, size: str, position: int) -> Series:

@@ -73,12 +73,13 @@ class Maps:
 
 @dataclass(frozen=True)
 class Table:
-    """`numbers`: columns that are aligned at their right."""
+    """`numbers`: columns that are aligned at their right. `folded`: below the figures, opened by a click on `note`."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: Sequence[int] = ()
     note: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True)

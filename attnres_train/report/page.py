@@ -19,6 +19,7 @@ p { margin: 2px 0 8px; max-width: 110ch; }
 .figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(520px, 100%), 1fr)); gap: 8px; }
 .figure { border: 1px solid #e3e3e3; border-radius: 4px; min-width: 0; }
 .figure p { margin: 0 8px 4px; font-size: 12px; color: #555; }
+summary { cursor: pointer; padding: 3px 0; }
 .scroll { overflow-x: auto; margin-bottom: 10px; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: 2px 10px 2px 4px; border-bottom: 1px solid #e3e3e3; text-align: left; vertical-align: top; }
@@ -53,19 +54,18 @@ def page(title: str, introduction: str, sections: Sequence[Section]) -> str:
 
 def _section(section: Section) -> Iterator[str]:
     yield f'<section id="{escape(section.anchor)}"><h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>'
-    for item in section.items:
-        if isinstance(item, Table):
-            yield _table(item)
+    tables = [item for item in section.items if isinstance(item, Table)]
+    yield from (_table(table) for table in tables if not table.folded)
     figures = [_figure(item) for item in section.items if not isinstance(item, Table)]
     if figures:
         yield f'<div class="figures">{"".join(figures)}</div>'
+    yield from (_table(table) for table in tables if table.folded)
     yield "</section>"
 
 
 def _figure(item: Chart | Maps) -> str:
     figure = live_chart(item) if isinstance(item, Chart) else live_maps(item)
-    # In a script element only `</` and `<!--` could end what is meant as data.
-    data = figure.to_json().replace("<", "\\u003c")
+    data = figure.to_json()  # has no `<` that could end a script element: plotly writes it as \u003c
     name = json.dumps(item.name)
     draw = f"{{const f = {data}; Plotly.newPlot({name}, f.data, f.layout, {_PLOTLY_OPTIONS});}}"
     note = f"<p>{escape(item.note)}</p>" if item.note else ""
@@ -80,6 +80,8 @@ def _table(table: Table) -> str:
         inner = "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for mark, cell in zip(marks, cells, strict=True))
         return f"<tr>{inner}</tr>"
 
-    note = f"<p>{escape(table.note)}</p>" if table.note else ""
     lines = "".join(row(cells, "td") for cells in table.rows)
-    return f'{note}<div class="scroll"><table>{row(table.head, "th")}{lines}</table></div>'
+    grid = f'<div class="scroll"><table>{row(table.head, "th")}{lines}</table></div>'
+    if table.folded:
+        return f"<details><summary>{escape(table.note)}</summary>{grid}</details>"
+    return (f"<p>{escape(table.note)}</p>" if table.note else "") + grid

@@ -211,13 +211,14 @@ def test_runs_side_by_side(write_grid: GridWriter, tmp_path: Path) -> None:
 
 
 def test_a_signal_is_passed_on_and_nothing_more_starts(write_grid: GridWriter, tmp_path: Path) -> None:
-    launcher = stub(
-        tmp_path, f"trap 'touch {tmp_path}/asked; exit 3' TERM; touch {tmp_path}/up; while :; do sleep 0.05; done"
-    )
-    grid = read_grid(write_grid(launcher=str(launcher)))
+    """Of two runs side by side one takes longer to save: meanwhile no third is started."""
+    slow = '[[ "$*" == *standard* ]] && wait=0 || wait=1'
+    trap = f'trap "touch {tmp_path}/asked-$$; sleep $wait; exit 3" TERM; touch {tmp_path}/up-$$'
+    launcher = stub(tmp_path, f"{slow}; {trap}; while :; do sleep 0.05; done")
+    grid = read_grid(write_grid(head="parallel_runs = 2", launcher=str(launcher)))
 
     def ask() -> None:
-        while not (tmp_path / "up").exists():
+        while len(list(tmp_path.glob("up-*"))) < 2:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -225,8 +226,8 @@ def test_a_signal_is_passed_on_and_nothing_more_starts(write_grid: GridWriter, t
     threading.Thread(target=ask, daemon=True).start()
     told: list[str] = []
     assert Runner(grid, told.append).run(planned(grid)) == ExitCode.STOPPED_ON_SIGNAL
-    assert (tmp_path / "asked").exists() and signal.getsignal(signal.SIGTERM) == before
-    assert len([line for line in told if "begins" in line]) == 1 and "stopped and saved" in told[-1]
+    assert len(list(tmp_path.glob("asked-*"))) == 2 and signal.getsignal(signal.SIGTERM) == before
+    assert len([line for line in told if "begins" in line]) == 2 and "stopped and saved" in told[-1]
 
 
 def test_a_second_ablate_in_one_folder_is_refused(

@@ -204,7 +204,9 @@ def test_a_page_escapes_what_names_hold(tmp_path: Path) -> None:
     runs = read_runs([folder])
     overview = overview_section(runs, [facts_of(run) for run in runs], {})
     text = page(runs[0].label, "", [overview, *map(lambda make: make(runs), (loss_section, map_section))])
-    assert "alert(1)" in text and "<script>alert" not in text
+    body = text.split("</head>")[1]
+    assert "alert(1)" in body and "<script>alert" not in body
+    assert body.count("<script") == body.count("</script") == body.count('class="figure"'), "nor in a figure's data"
 
 
 def test_a_hundred_thousand_steps_in_seconds(tmp_path: Path) -> None:
