@@ -22,7 +22,8 @@ def live_chart(chart: Chart) -> go.Figure:
     _lay_out(figure, chart.title, chart.x_label, chart.y_label)
     figure.update_layout(height=360 + 18 * max(0, len(chart.series) - 4))
     figure.update_xaxes(type="log" if chart.x_log else "linear", exponentformat="SI")
-    figure.update_yaxes(type="log" if chart.y_log else "linear", tickformat="~g" if chart.y_log else None)
+    if chart.y_log:
+        figure.update_yaxes(type="log", tickformat="~g", dtick=_log_ticks(chart))
     if chart.x_ticks is not None:
         figure.update_xaxes(tickvals=[x for x, _ in chart.x_ticks], ticktext=[text for _, text in chart.x_ticks])
     return figure
@@ -112,6 +113,13 @@ def _lay_out(figure: go.Figure, title: str, x_label: str, y_label: str) -> None:
     )
     figure.update_xaxes(title={"text": x_label, "standoff": 6}, automargin=True, gridcolor=_GRID, zeroline=False)
     figure.update_yaxes(title={"text": y_label, "standoff": 6}, automargin=True, gridcolor=_GRID, zeroline=False)
+
+
+def _log_ticks(chart: Chart) -> str | int:
+    """1, 2 and 5 of each decade where there are few of them, else the decades alone; left alone, labels overlap."""
+    values = np.concatenate([series.y for series in chart.series])
+    values = values[np.isfinite(values) & (values > 0)]
+    return "D2" if len(values) and values.max() < 1e4 * values.min() else 1
 
 
 def _lifted(cells: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -27,7 +27,8 @@ th { background: #f5f5f5; font-weight: 600; } td.number, th.number { text-align:
 td.number { white-space: nowrap; }
 """
 _ALLOWED = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-_PLOTLY_OPTIONS = '{"responsive": true, "displaylogo": false}'
+_PLOTLY_OPTIONS = '{"responsive": true, "displaylogo": false, "showSendToCloud": false, "plotlyServerURL": ""}'
+"""Without plotly's button that sends a figure and its data to a public service."""
 
 
 def page(title: str, introduction: str, sections: Sequence[Section]) -> str:

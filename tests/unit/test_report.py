@@ -74,6 +74,8 @@ def test_a_page_of_two_runs_needs_nothing_beside_it(block: Path, standard: Path,
     page = Loaded(text)
     assert page.fetched == []
     assert "default-src 'none'" in text
+    body = text.split("</head>")[1]
+    assert body.count('"showSendToCloud": false, "plotlyServerURL": ""') == body.count("Plotly.newPlot(") > 0
     assert "@import" not in text.split("</style>")[0] and "url(" not in text.split("</style>")[0]
     assert [link for link in page.links if link[1:] not in page.ids] == []
     assert {"loss-steps", "loss-tokens", "loss-compute", "bits", "phases-1", "phases-2", "depth-map-1"} <= set(page.ids)
