@@ -15,6 +15,8 @@ from attnres_train.report.run_folder import Run
 
 Value = Callable[[ReaderLook], float | None]
 _MOST_TICKS = 40
+_MOST_CELLS = 200_000
+"""Of all maps of a run, so that the page of a deep model stays light; the first and the last look stay."""
 BY_DEPTH: Sequence[tuple[str, str, str, bool, Value]] = (
     ("input-rms", "What a sublayer reads", "rms before its norm", True, lambda r: r.input_rms),
     ("output-rms", "What a sublayer puts out", "rms", True, lambda r: r.output_rms),
@@ -59,6 +61,10 @@ def depth_maps(run: Run, number: int) -> Maps | None:
     last = run.looks[-1][1]
     columns = map_columns(last)
     alike = [(step, look) for step, look in run.looks if _names(look) == _names(last)]
+    most = max(2, _MOST_CELLS // (len(last.readers) * len(columns)))
+    if len(alike) > most:
+        chosen = np.linspace(0, len(alike) - 1, most).round().astype(int)
+        alike = [alike[position] for position in chosen]
     cells = [np.array(map_cells(look, columns), dtype=np.float64) for _, look in alike]
     note = f"{len(alike)} of {run.looks_taken} looks." if len(alike) < run.looks_taken else ""
     return Maps(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnres_train.errors import refuse
-from attnres_train.report.charts import Chart, Maps, Section, Table
+from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
 from attnres_train.report.depth_charts import by_depth_section, map_section
 from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_table
 from attnres_train.report.page import page
@@ -88,7 +88,8 @@ def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping
         same = "The configurations do not differ."
         note = "What differs between the configurations, run folders left out:" if found else same
         tables.append(differences_table(found, configured, note))
-    return Section("Runs", "", tables)
+    text = f"Colours repeat after {len(COLOURS)} runs." if len(runs) > len(COLOURS) else ""
+    return Section("Runs", text, tables)
 
 
 def write_sections(output: Path, title: str, introduction: str, sections: Sequence[Section]) -> tuple[Path, list[Path]]:

@@ -18,7 +18,7 @@ from attnres_train.model.size import total_parameters, training_flops_per_token
 from attnres_train.report.charts import Chart, Maps
 from attnres_train.report.compute import flops_per_token, parameters
 from attnres_train.report.curves import Curve, smoothed, thinned
-from attnres_train.report.depth_charts import by_depth_section, map_section
+from attnres_train.report.depth_charts import by_depth_section, depth_maps, map_section
 from attnres_train.report.facts import differences, facts_of
 from attnres_train.report.live import live_chart, live_maps
 from attnres_train.report.page import page
@@ -135,6 +135,14 @@ def test_standard_beside_block_by_depth(block: Path, standard: Path) -> None:
     assert maps.cells[0][-1] == pytest.approx([0.2] * 5 + [np.nan], nan_ok=True)
     figure = live_maps(maps)
     assert figure.layout.sliders[0].steps[0].args[0]["customdata"][0][-1][:5] == [0.2] * 5
+
+
+def test_maps_of_a_deep_model_are_fewer(tmp_path: Path) -> None:
+    deep = DepthLayout(120, "full", 1)
+    folder = make_run(tmp_path / "deep", looks=[(step, look_at(deep)) for step in range(1, 21)])
+    maps = depth_maps(read_run(folder, "deep"), 0)
+    assert maps is not None and (maps.steps[0], maps.steps[-1]) == (1, 20)
+    assert len(maps.steps) == 200_000 // (121 * 121) and maps.note == "13 of 20 looks."
 
 
 def test_facts_and_alarms(tmp_path: Path) -> None:
