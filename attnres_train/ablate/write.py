@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -50,13 +51,16 @@ def write_results(grid: Grid, results: Results) -> dict[str, Any]:
 
 
 def as_json(grid: Grid, results: Results) -> dict[str, Any]:
-    """Losses in nats a token, compute in model FLOPs."""
+    """Losses in nats a token, compute in model FLOPs. A loss that is not finite is null: JSON has no word for it."""
     return {
         "reference": grid.reference,
         "confidence": CONFIDENCE,
         "cells": [asdict(cell) for cell in results.cells],
         "curves": [
-            {"case": case, "setting": setting, "seed": one.seed, **asdict(one.curve)}
+            {
+                **{"case": case, "setting": setting, "seed": one.seed, "compute": list(one.curve.compute)},
+                "losses": [loss if math.isfinite(loss) else None for loss in one.curve.losses],
+            }
             for (case, setting), runs in results.finished.items()
             for one in runs
             if one.curve is not None
