@@ -1,4 +1,4 @@
-"""The console command `attnres`: check and plan a configuration, look into a run or a machine; trains nothing."""
+"""The console command `attnres`: check and plan a configuration, look into a run or a machine, compare runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from attnres_train.cli_ablate import add_ablate_command, run_ablate
 from attnres_train.cli_doctor import add_doctor_commands, doctor_report, hostfile_report
 from attnres_train.cli_import import IMPORT_FLAGS, add_import_command, import_report
 from attnres_train.cli_inspect import inspect, inspect_text
 from attnres_train.cli_plan import PLAN_FLAGS, PLAN_USAGE, add_plan_options, plan_report
+from attnres_train.cli_report import add_report_command, run_report
 from attnres_train.cli_verify import problems_of, verify, verify_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
 from attnres_train.config.overrides import separate
@@ -27,11 +29,13 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres plan  configs/quickstart.toml --world 8    what does it amount to on 8 ranks?
   attnres inspect runs/quickstart                    how far is the run, which checkpoints has it?
   attnres verify runs/quickstart                     is every byte of its checkpoints as it was written?
+  attnres report runs/quickstart                     how did it go? a page of curves and maps
+  attnres ablate configs/ablation/state_of_the_union.toml    many runs: what does a difference make?
   attnres doctor configs/quickstart.toml             is this machine ready, and fast enough?
   attnres hostfile hosts.txt                         are these the nodes?
   attnres import deepspeed-checkpoints my.toml       go on from what DeepSpeed has trained
 
-Training itself starts one process a rank:
+Training itself starts one process a rank (`ablate` does so by launch/torchrun.sh):
 
   torchrun --nproc-per-node 8 -m attnres_train.train configs/quickstart.toml
 """
@@ -77,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _parser().print_help()
         return ExitCode.REFUSED
     try:
-        _run(arguments)
+        return _run(arguments)
     except Told:
         return ExitCode.REFUSED
     except Refused as refused:
@@ -87,10 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             title = counted(len(refused.problems), "problem")
             print(f"{title}\n\n" + "\n".join(map(str, refused.problems)), file=sys.stderr)
         return ExitCode.REFUSED
-    return ExitCode.DONE
 
 
-def _run(arguments: list[str]) -> None:
+def _run(arguments: list[str]) -> ExitCode:
     has_overrides = arguments[0] in ("check", "plan", "doctor", "import")
     own, overrides = separate(arguments, _OWN_FLAGS) if has_overrides else (arguments, [])
     options = _parser().parse_args(own)
@@ -101,6 +104,12 @@ def _run(arguments: list[str]) -> None:
             _inspect(options.path, options.json)
     elif options.command == "verify":
         _verify(options.path, options.json)
+    elif options.command == "report":
+        _show(*run_report(options), options.json)
+    elif options.command == "ablate":
+        found, text, code = run_ablate(options)
+        _show(found, text, options.json)
+        return code
     elif options.command == "doctor":
         _show(*doctor_report(options, overrides), options.json)
     elif options.command == "hostfile":
@@ -111,6 +120,7 @@ def _run(arguments: list[str]) -> None:
         _check(_load(options, overrides, "check"), options)
     else:
         _show(*plan_report(options, overrides), options.json)
+    return ExitCode.DONE
 
 
 def _load(options: argparse.Namespace, overrides: list[str], purpose: Purpose) -> Loaded:
@@ -203,6 +213,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help=looks, formatter_class=_Raw, allow_abbrev=False)
     command.add_argument("path", metavar="RUN|CHECKPOINT", type=Path)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
+    add_report_command(commands.add_parser)
+    add_ablate_command(commands.add_parser)
     add_doctor_commands(commands.add_parser, _ranks)
     add_import_command(commands.add_parser)
     return parser

@@ -4,6 +4,7 @@
     load.py        file + overrides -> RunConfig, with where every value came from; all problems at once
     locate.py      TOML with line numbers, read on past errors
     overrides.py   `--section.key value`
+    flat.py        tables of TOML by dotted key
     keys.py        every key with what it takes, read off the sections
     sift.py        known keys from unknown ones
     names.py       the nearest known name of a misspelt one; what this version does not have

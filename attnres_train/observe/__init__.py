@@ -1,6 +1,6 @@
 """What a run reports.
 
-metrics.py         the tags and values of a logged step
+metrics.py         the tags and values of a logged step; phases.py those of its time
 sinks.py           lines of JSON, each step once across resumes; what guards training from a full disk
 event_file.py      TensorBoard's files
 wandb_sink.py      curves at Weights & Biases

@@ -23,7 +23,7 @@ def draw_map(look: DepthLook, title: str) -> Figure | None:
     from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
-    columns = _columns(look)
+    columns = map_columns(look)
     width = min(_MOST_INCHES, 3.2 + _CELL_INCHES * len(columns))
     height = min(_MOST_INCHES, 1.6 + _CELL_INCHES * len(look.readers))
     figure = Figure(figsize=(max(width, 4.5), max(height, 3.0)), layout="constrained")
@@ -31,7 +31,7 @@ def draw_map(look: DepthLook, title: str) -> Figure | None:
     largest = max(weight for reader in look.readers for weight in reader.weights or ())
     # Steps among small weights must show: of 100 sources an equal share is 0.01.
     scale = PowerNorm(0.5, vmin=0.0, vmax=max(largest, 0.1))
-    image = axes.imshow(_cells(look, columns), aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
+    image = axes.imshow(map_cells(look, columns), aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
     axes.set_facecolor("#e6e6e6")  # what is not read
     axes.set_title(title, fontsize=10)
     axes.set_xlabel("source")
@@ -47,13 +47,18 @@ def png(figure: Figure) -> bytes:
     return data.getvalue()
 
 
-def _columns(look: DepthLook) -> list[int | None]:
+def map_columns(look: DepthLook) -> list[int | None]:
     """Sources by number; None stands for the partial, at the right."""
     sources: list[int | None] = list(range(1 + max(max(reader.sources, default=0) for reader in look.readers)))
     return sources + ([None] if any(reader.partial for reader in look.readers) else [])
 
 
-def _cells(look: DepthLook, columns: list[int | None]) -> list[list[float]]:
+def column_name(column: int | None) -> str:
+    return {0: "embedding", None: "partial"}.get(column, str(column))
+
+
+def map_cells(look: DepthLook, columns: list[int | None]) -> list[list[float]]:
+    """Mean weights, a row a reader; NaN where a source is not read."""
     rows = []
     for reader in look.readers:
         names = [*reader.sources, *([None] if reader.partial else [])]
@@ -65,8 +70,7 @@ def _cells(look: DepthLook, columns: list[int | None]) -> list[list[float]]:
 def _label(axes: Axes, look: DepthLook, columns: list[int | None]) -> None:
     every = -(-len(columns) // MOST_LABELS)
     shown = [i for i, column in enumerate(columns) if i % every == 0 or column is None]
-    names = {0: "embedding", None: "partial"}
-    axes.set_xticks(shown, [names.get(columns[i], str(columns[i])) for i in shown], rotation=90, fontsize=7)
+    axes.set_xticks(shown, [column_name(columns[i]) for i in shown], rotation=90, fontsize=7)
     every = -(-len(look.readers) // (2 * MOST_LABELS))
     last = len(look.readers) - 1
     rows = [i for i in range(len(look.readers)) if i % every == 0 or i == last]

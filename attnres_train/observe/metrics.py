@@ -11,14 +11,11 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from attnres_train.observe.phases import PHASES
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
 
 GIB = 2**30
-
-
-PHASES = ("data", "forward", "backward", "waiting", "reduction", "optimizer")
-"""Of a step, in the order they begin. `waiting` is for the neighbours in the pipeline, its bubble included."""
 
 
 class Rates(NamedTuple):

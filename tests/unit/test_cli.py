@@ -156,7 +156,7 @@ def test_without_a_command_the_examples_are_shown(capsys) -> None:
     assert "attnres check configs/quickstart.toml" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["check", "plan", "inspect"])
+@pytest.mark.parametrize("command", ["check", "plan", "inspect", "report", "ablate"])
 def test_help_teaches_by_example(command: str, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         run(command, "-h")

@@ -14,7 +14,19 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*ROOT.glob("attnres_train/**/*.py"), *ROOT.glob("data_tools/*.py")])
 
 # Lower rooms first; a room imports from itself and from those before it.
-ROOMS = ("launch", "depth", "model", "parallel", "engine", "checkpoint", "importing", "observe", "trainer")
+ROOMS = (
+    "launch",
+    "depth",
+    "model",
+    "parallel",
+    "engine",
+    "checkpoint",
+    "importing",
+    "observe",
+    "report",
+    "ablate",
+    "trainer",
+)
 SECTIONS = "config"  # every room's own config.py is plain data and may be read from anywhere
 
 

@@ -7,7 +7,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnres_train.model.size import training_flops_per_token
-from attnres_train.observe.metrics import PHASES, Peaks, Timing, step_metrics
+from attnres_train.observe.metrics import Peaks, Timing, step_metrics
+from attnres_train.observe.phases import PHASES
 from attnres_train.parallel.grid import build_grid
 from attnres_train.plan.devices import device_called
 from attnres_train.progress import StepReport, TrainState

@@ -1,0 +1,163 @@
+"""What a grid has found, by case and setting: losses, compute at equal loss, sizes by depth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnres_train.ablate.grid import Grid
+from attnres_train.ablate.statistics import Estimate, OutsideOfCurve, compute_advantage, estimate, ratio_estimate
+from attnres_train.observe.depth_look import ReaderLook
+from attnres_train.report.compute import flops_per_token
+from attnres_train.report.depth_charts import profile
+from attnres_train.report.facts import gradient_spread, partial_growth
+from attnres_train.report.run_folder import Run, read_run
+
+SIZES: Mapping[str, Callable[[ReaderLook], float | None]] = {
+    "input_rms": lambda reader: reader.input_rms,
+    "output_rms": lambda reader: reader.output_rms,
+    "partial_rms": lambda reader: reader.partial_rms,
+    "gradient_rms": lambda reader: reader.gradient_rms,
+}
+"""Of each reader, at the last look; units are those of a look at the depth."""
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """Validation losses (nats a token) after `compute` model FLOPs."""
+
+    compute: Sequence[float]
+    losses: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that reached its last step. `curve` is None where nothing was evaluated there, or compute is not known."""
+
+    seed: int
+    run: Run
+    curve: LossCurve | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case in one setting. Intervals are over seeds; None where there is nothing to say, which `notes` explain."""
+
+    case: str
+    setting: str
+    seeds: Sequence[int]
+    """Of runs that are finished."""
+    model_flops: float | None
+    """Of a whole run."""
+    loss: Estimate | None
+    """Validation loss at the end, in nats a token."""
+    loss_over_reference: Estimate | None
+    """Its difference from the reference's at the same seed."""
+    advantage: Estimate | None
+    """How many times the compute the reference needs for the loss that both reach; geometric mean."""
+    partial_growth: Estimate | None
+    gradient_spread: Estimate | None
+    by_depth: Mapping[str, Mapping[str, Estimate]]
+    """Size -> reader -> its mean over seeds at the last look."""
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Results:
+    cells: Sequence[Cell]
+    finished: Mapping[tuple[str, str], Sequence[Finished]]
+    """By case and setting."""
+    unfinished: Sequence[str]
+    """Runs that are left out, and why."""
+
+
+def results_of(grid: Grid) -> Results:
+    """What the run folders of the grid say now."""
+    finished: dict[tuple[str, str], list[Finished]] = {}
+    unfinished = []
+    for planned in grid.runs:
+        run = read_run(planned.folder, planned.name) if planned.folder.is_dir() else None
+        why = "not begun" if run is None else why_unfinished(run)
+        if run is None or why is not None:
+            unfinished.append(f"{planned.name}: {why}")
+        else:
+            finished.setdefault((planned.case, planned.setting), []).append(Finished(planned.seed, run, curve_of(run)))
+    cells = [
+        _cell(case, setting, finished.get((case, setting), []), finished.get((grid.reference, setting), []), grid)
+        for setting in grid.settings
+        for case in grid.cases
+        if any((run.case, run.setting) == (case, setting) for run in grid.runs)
+    ]
+    return Results(cells, finished, unfinished)
+
+
+def why_unfinished(run: Run) -> str | None:
+    """None for a run whose last step is logged."""
+    steps = (run.config or {}).get("training.steps")
+    training = run.curve("loss/train")
+    if steps is None:
+        return "its config.toml cannot be read"
+    if training is None or training.steps[-1] < steps:
+        return f"at step {0 if training is None else int(training.steps[-1])} of {steps}"
+    return None
+
+
+def curve_of(run: Run) -> LossCurve | None:
+    """The validation curve, up to the last step; None without an evaluation there."""
+    valid, training, flops = run.curve("loss/valid"), run.curve("loss/train"), flops_per_token(run)
+    if valid is None or training is None or flops is None or valid.steps[-1] != training.steps[-1]:
+        return None
+    finite = np.isfinite(valid.tokens)
+    return LossCurve((valid.tokens[finite] * flops).tolist(), valid.values[finite].tolist())
+
+
+def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[Finished], grid: Grid) -> Cell:
+    curves = {one.seed: one.curve for one in own if one.curve is not None}
+    # A run that diverged has no loss to be averaged; it is told and not hidden in a mean.
+    diverged = [seed for seed, curve in curves.items() if not math.isfinite(curve.losses[-1])]
+    notes = [f"seed {seed}: the last validation loss is not finite" for seed in diverged]
+    notes += [f"seed {one.seed}: no validation loss at the last step" for one in own if one.curve is None]
+    last = {seed: curve.losses[-1] for seed, curve in curves.items() if seed not in diverged}
+    theirs = {one.seed: one.curve for one in reference if one.curve is not None}
+    paired = [seed for seed in last if seed in theirs and math.isfinite(theirs[seed].losses[-1])]
+    compared = case != grid.reference
+    ratios = []
+    for seed in paired if compared else []:
+        mine, other = curves[seed], theirs[seed]
+        try:
+            ratios.append(compute_advantage(mine.compute, mine.losses, other.compute, other.losses))
+        except OutsideOfCurve as outside:
+            notes.append(f"seed {seed}: no compute at equal loss, it {outside}")
+    looks = [one.run.looks[-1][1] for one in own if one.run.looks]
+    differences = [last[seed] - theirs[seed].losses[-1] for seed in paired] if compared else []
+    flops = [curve.compute[-1] for curve in curves.values()]
+    return Cell(
+        case=case,
+        setting=setting,
+        seeds=[one.seed for one in own],
+        model_flops=flops[0] if flops else None,
+        loss=_estimate(list(last.values())),
+        loss_over_reference=_estimate(differences),
+        advantage=ratio_estimate(ratios) if ratios else None,
+        partial_growth=_estimate([value for look in looks if (value := partial_growth(look)) is not None]),
+        gradient_spread=_estimate([value for look in looks if (value := gradient_spread(look)) is not None]),
+        by_depth={name: dict(_by_reader(own, value)) for name, value in SIZES.items()},
+        notes=notes,
+    )
+
+
+def _by_reader(runs: Sequence[Finished], value: Callable[[ReaderLook], float | None]) -> Iterator[tuple[str, Estimate]]:
+    values: dict[str, list[float]] = {}
+    for one in runs:
+        points = profile(one.run.looks[-1][1], value) if one.run.looks else None
+        if points is not None:
+            for name, size in zip(points[2], points[1].tolist(), strict=True):
+                values.setdefault(name, []).append(size)
+    yield from ((name, estimate(sizes)) for name, sizes in values.items())
+
+
+def _estimate(values: Sequence[float]) -> Estimate | None:
+    return estimate(values) if values else None

@@ -1,0 +1,105 @@
+"""What a page shows, as plain values: both drawings of a figure, the live one and the PNG, are made of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnres_train.report.curves import Numbers
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933", "#44aa99")
+"""Told apart with every kind of colour vision (Okabe and Ito, then Tol). One a run, the same on the whole page."""
+PHASE_COLOURS = ("#332288", "#88ccee", "#44aa99", "#bbbbbb", "#ddcc77", "#cc6677", "#eeeeee")
+ATTENTION, MLP, HEAD = "#1f4e79", "#a0522d", "#222222"
+"""Of labels, as on the maps of a run."""
+
+Style = Literal["line", "pale", "points", "dashed", "area"]
+"""`pale`: thin behind a smoothed line. `points`: a line with a mark at each value. `area`: on the areas before it."""
+Kind = Literal["attention", "mlp", "head"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart. `low` and `high` are the edges of a band around it."""
+
+    label: str
+    x: Numbers
+    y: Numbers
+    colour: str
+    style: Style = "line"
+    kinds: Sequence[Kind] | None = None
+    """What each point stands for, as its mark: a circle for attention, a square for an MLP, a diamond for the head."""
+    low: Numbers | None = None
+    high: Numbers | None = None
+    in_legend: bool = True
+
+
+@dataclass(frozen=True)
+class Chart:
+    """`name` is that of its PNG, without the ending; labels carry units."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    note: str = ""
+    x_log: bool = False
+    y_log: bool = False
+    x_ticks: Sequence[tuple[float, str]] | None = None
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Weights by reader (rows, the first one on top) and source (columns), one map a look; NaN is not read."""
+
+    name: str
+    title: str
+    rows: Sequence[tuple[str, Kind]]
+    columns: Sequence[str]
+    steps: Sequence[int]
+    cells: Sequence[NDArray[np.float64]]
+    note: str = ""
+
+    @property
+    def largest(self) -> float:
+        """The end of the colour scale, one for all looks."""
+        return max(0.1, max(float(np.nanmax(cells)) for cells in self.cells))
+
+
+@dataclass(frozen=True)
+class Table:
+    """`numbers`: columns that are aligned at their right. `folded`: below the figures, opened by a click on `note`."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+    note: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    text: str
+    items: Sequence[Chart | Maps | Table]
+
+    @property
+    def anchor(self) -> str:
+        return self.title.lower().replace(" ", "-")
+
+
+def colour_of(position: int) -> str:
+    """Of the run at `position`; they repeat after ten."""
+    return COLOURS[position % len(COLOURS)]
+
+
+def kind_of(reader: str) -> Kind:
+    """What the reader of this name is."""
+    if reader.endswith("attention"):
+        return "attention"
+    return "mlp" if reader.endswith("mlp") else "head"

@@ -1,0 +1,156 @@
+"""The facts of a run in a row, and what differs between the configurations of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnres_train.config.build import show_value
+from attnres_train.config.keys import NONE_TEXT
+from attnres_train.observe.depth_look import DepthLook
+from attnres_train.report.charts import Table
+from attnres_train.report.compute import flops_per_token, parameters
+from attnres_train.report.curves import smoothed, smoothing_window
+from attnres_train.report.run_folder import Run
+
+NOT_THERE = "–"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of one run; None is what its files do not say. Losses in nats a token."""
+
+    run: str
+    folder: str
+    mode: str | None
+    layers: int | None
+    parameters: int | None
+    steps: int | None
+    """The last one logged."""
+    steps_planned: int | None
+    tokens: int | None
+    model_flops: float | None
+    training_loss: float | None
+    """Smoothed, at the end."""
+    validation_loss: float | None
+    """The last one."""
+    bits_per_byte: float | None
+    skipped_steps: int | None
+    tokens_per_second: float | None
+    """The median of all logged steps."""
+    partial_growth: float | None
+    """At the last look, the running sum after the last sublayer over that after the first."""
+    gradient_spread: float | None
+    """At the last look, the largest gradient of a sublayer's output over the smallest."""
+    alarms: int
+
+
+def facts_of(run: Run) -> Facts:
+    training = run.curve("loss/train")
+    position = training if training is not None else run.curve("loss/valid")
+    rate = run.curve("throughput/tokens_per_second")
+    config = run.config or {}
+    look = run.looks[-1][1] if run.looks else None
+    tokens = None if position is None or not math.isfinite(position.tokens[-1]) else int(position.tokens[-1])
+    flops = flops_per_token(run)
+    skipped = _last(run, "optim/skipped_steps")
+    return Facts(
+        run=run.label,
+        folder=str(run.folder),
+        mode=config.get("residual.mode"),
+        layers=config.get("model.num_layers"),
+        parameters=parameters(run),
+        steps=None if position is None else int(position.steps[-1]),
+        steps_planned=config.get("training.steps"),
+        tokens=tokens,
+        model_flops=None if flops is None or tokens is None else flops * tokens,
+        training_loss=None if training is None else smoothed(training, smoothing_window(len(training))).last,
+        validation_loss=_last(run, "loss/valid"),
+        bits_per_byte=_last(run, "loss/valid_bits_per_byte"),
+        skipped_steps=None if skipped is None else int(skipped),
+        tokens_per_second=None if rate is None else float(sorted(rate.values)[len(rate) // 2]),
+        partial_growth=None if look is None else partial_growth(look),
+        gradient_spread=None if look is None else gradient_spread(look),
+        alarms=len(run.alarms),
+    )
+
+
+def partial_growth(look: DepthLook) -> float | None:
+    """The running sum after the last sublayer over that after the first; None where a size is not there."""
+    sizes = [r.partial_rms for r in look.readers if r.partial_rms is not None]
+    return _ratio(sizes[-1], sizes[0]) if sizes else None
+
+
+def gradient_spread(look: DepthLook) -> float | None:
+    """The largest gradient of a sublayer's output over the smallest; None where there is none."""
+    sizes = [r.gradient_rms for r in look.readers if r.gradient_rms is not None]
+    return _ratio(max(sizes), min(sizes)) if sizes else None
+
+
+def facts_table(facts: Sequence[Facts]) -> Table:
+    """A row a run."""
+    head = [
+        *("run", "residual", "layers", "parameters", "steps", "tokens", "model FLOPs", "training loss (nats a token)"),
+        *("validation loss (nats a token)", "bits a byte", "skipped steps", "tokens/s (median)"),
+        *("partial, last over first", "gradient, largest over smallest", "depth alarms"),
+    ]
+    rows = [
+        [
+            *(fact.run, fact.mode or NOT_THERE, _count(fact.layers), _count(fact.parameters), _steps(fact)),
+            *(_count(fact.tokens), _short(fact.model_flops, "3g"), _short(fact.training_loss, "4f")),
+            *(_short(fact.validation_loss, "4f"), _short(fact.bits_per_byte, "4f"), _count(fact.skipped_steps)),
+            *(_short(fact.tokens_per_second, "0f"), _short(fact.partial_growth, "3g")),
+            *(_short(fact.gradient_spread, "3g"), _count(fact.alarms)),
+        ]
+        for fact in facts
+    ]
+    return Table(head, rows, numbers=range(2, len(head)))
+
+
+def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By dotted key the value of every run, where they are not all equal; a key that is not there is None.
+
+    A resolved configuration leaves out only what is None by default. `training.run_folder` always differs.
+    """
+    keys = dict.fromkeys(key for config in configs.values() for key in config)
+    found: dict[str, dict[str, Any]] = {}
+    for key in keys:
+        values = {run: None if (value := config.get(key)) == NONE_TEXT else value for run, config in configs.items()}
+        # By what they look like: True equals 1 in Python, and a list cannot be in a set.
+        if key != "training.run_folder" and len({repr(value) for value in values.values()}) > 1:
+            found[key] = values
+    return found
+
+
+def differences_table(found: Mapping[str, Mapping[str, Any]], runs: Sequence[str], note: str) -> Table:
+    """A row a key, a column a run."""
+    rows = [[key, *(_setting(values.get(run)) for run in runs)] for key, values in found.items()]
+    return Table(["key", *runs], rows, note=note)
+
+
+def _setting(value: Any) -> str:
+    return NONE_TEXT if value in (None, NONE_TEXT) else show_value(value)
+
+
+def _last(run: Run, tag: str) -> float | None:
+    curve = run.curve(tag)
+    return None if curve is None else curve.last
+
+
+def _ratio(one: float, other: float) -> float | None:
+    return one / other if other and math.isfinite(one) and math.isfinite(other) else None
+
+
+def _steps(fact: Facts) -> str:
+    of = "" if fact.steps_planned is None else f" of {fact.steps_planned:,}"
+    return _count(fact.steps) + of
+
+
+def _count(value: int | None) -> str:
+    return NOT_THERE if value is None else f"{value:,}"
+
+
+def _short(value: float | None, form: str) -> str:
+    return NOT_THERE if value is None else f"{value:,.{form}}"

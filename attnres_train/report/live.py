@@ -1,0 +1,138 @@
+"""Charts and maps as figures of plotly, to look into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from plotly import graph_objects as go
+
+from attnres_train.report.charts import ATTENTION, HEAD, MLP, Chart, Maps, Series
+
+_MARKS = {"attention": "circle", "mlp": "square", "head": "diamond"}
+_LABEL_COLOURS = {"attention": ATTENTION, "mlp": MLP, "head": HEAD}
+_SCALE_TICKS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+_GRID = "#e8e8e8"
+
+
+def live_chart(chart: Chart) -> go.Figure:
+    figure = go.Figure([trace for series in chart.series for trace in _traces(series)])
+    _lay_out(figure, chart.title, chart.x_label, chart.y_label)
+    figure.update_layout(height=360 + 18 * max(0, len(chart.series) - 4))
+    figure.update_xaxes(type="log" if chart.x_log else "linear", exponentformat="SI")
+    if chart.y_log:
+        figure.update_yaxes(type="log", tickformat="~g", dtick=_log_ticks(chart))
+    if chart.x_ticks is not None:
+        figure.update_xaxes(tickvals=[x for x, _ in chart.x_ticks], ticktext=[text for _, text in chart.x_ticks])
+    return figure
+
+
+def live_maps(maps: Maps) -> go.Figure:
+    """One map and, for several looks, a slider; the last look is shown first."""
+    steps = [
+        {
+            "label": f"{step:,}",
+            "method": "restyle",
+            "args": [{"z": [_plain(_lifted(cells))], "customdata": [_plain(cells)]}, [0]],
+        }
+        for step, cells in zip(maps.steps, maps.cells, strict=True)
+    ]
+    last = maps.cells[-1]
+    figure = go.Figure(
+        go.Heatmap(
+            z=_lifted(last),
+            customdata=last,
+            y=[name for name, _ in maps.rows],
+            x=list(maps.columns),
+            zmin=0.0,
+            zmax=maps.largest**0.5,
+            colorscale="Viridis",
+            colorbar=_colour_bar(maps.largest),
+            hovertemplate="%{y} reads %{x}: %{customdata:.4f}<extra></extra>",
+            hoverongaps=False,
+        )
+    )
+    _lay_out(figure, maps.title, "source", "reader")
+    figure.update_layout(height=min(900, 210 + 20 * len(maps.rows)), plot_bgcolor="#e6e6e6")
+    names = [f'<span style="color:{_LABEL_COLOURS[kind]}">{name}</span>' for name, kind in maps.rows]
+    every = -(-len(names) // 80)
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_yaxes(
+        type="category",
+        autorange="reversed",
+        tickvals=[name for name, _ in maps.rows][::every],
+        ticktext=names[::every],
+        showgrid=False,
+    )
+    if len(steps) > 1:
+        slider = {"active": len(steps) - 1, "currentvalue": {"prefix": "step "}, "pad": {"t": 60}, "steps": steps}
+        figure.update_layout(sliders=[slider], height=figure.layout.height + 90)
+    return figure
+
+
+def _traces(series: Series) -> list[Any]:
+    traces = []
+    if series.low is not None and series.high is not None:
+        around = {"x": np.concatenate([series.x, series.x[::-1]]), "y": np.concatenate([series.high, series.low[::-1]])}
+        band = {
+            "fill": "toself",
+            "fillcolor": series.colour,
+            "opacity": 0.18,
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+        }
+        traces.append(go.Scatter(**around, **band, mode="lines", showlegend=False, legendgroup=series.label))
+    look: dict[str, Any] = {"mode": "lines", "line": {"color": series.colour, "width": 2}}
+    if series.style == "pale":
+        look |= {"opacity": 0.35, "line": {"color": series.colour, "width": 1}}
+    elif series.style == "area":
+        look |= {"stackgroup": "one", "line": {"width": 0}, "fillcolor": series.colour}
+    elif series.style in ("points", "dashed"):
+        marks = "circle" if series.kinds is None else [_MARKS[kind] for kind in series.kinds]
+        dashed = series.style == "dashed"
+        size, dash = (5, "dot") if dashed else (7, "solid")
+        look |= {"mode": "lines+markers", "marker": {"symbol": marks, "size": size, "color": series.colour}}
+        look |= {"line": {"color": series.colour, "dash": dash, "width": 1.3}}
+    hover = f"{series.label}<br>%{{x:,.6~g}}: %{{y:.5~g}}<extra></extra>"
+    legend = {"showlegend": series.in_legend, "legendgroup": series.label}
+    traces.append(go.Scatter(x=series.x, y=series.y, name=series.label, hovertemplate=hover, **legend, **look))
+    return traces
+
+
+def _lay_out(figure: go.Figure, title: str, x_label: str, y_label: str) -> None:
+    figure.update_layout(
+        template="none",
+        title={"text": title, "x": 0.01, "y": 0.99, "yanchor": "top", "pad": {"t": 8}, "font": {"size": 15}},
+        margin={"l": 8, "r": 8, "t": 42, "b": 8},
+        font={"family": "system-ui, sans-serif", "size": 12},
+        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+        hovermode="closest",
+        autosize=True,
+    )
+    figure.update_xaxes(title={"text": x_label, "standoff": 6}, automargin=True, gridcolor=_GRID, zeroline=False)
+    figure.update_yaxes(title={"text": y_label, "standoff": 6}, automargin=True, gridcolor=_GRID, zeroline=False)
+
+
+def _log_ticks(chart: Chart) -> str | int:
+    """1, 2 and 5 of each decade where there are few of them, else the decades alone; left alone, labels overlap."""
+    values = np.concatenate([series.y for series in chart.series])
+    values = values[np.isfinite(values) & (values > 0)]
+    return "D2" if len(values) and values.max() < 1e4 * values.min() else 1
+
+
+def _lifted(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Square roots, so that steps among small weights show; a weight below zero has the colour of zero."""
+    return np.sqrt(np.maximum(cells, 0.0))
+
+
+def _plain(cells: NDArray[np.float64]) -> list[list[float | None]]:
+    """Lists, for in the steps of a slider plotly's script reads no packed arrays; four digits keep them short."""
+    return [[None if np.isnan(cell) else round(float(cell), 4) for cell in row] for row in cells]
+
+
+def _colour_bar(largest: float) -> dict[str, Any]:
+    shown: Sequence[float] = [tick for tick in _SCALE_TICKS if tick <= largest]
+    ticks = {"tickvals": [tick**0.5 for tick in shown], "ticktext": [f"{tick:g}" for tick in shown]}
+    return {"title": {"text": "mean weight", "side": "right"}, "thickness": 14, **ticks}

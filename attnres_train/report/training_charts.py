@@ -1,0 +1,182 @@
+"""Charts of loss, optimization, speed, memory and wire, of several runs beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+
+from attnres_train.observe.phases import PHASES
+from attnres_train.report.charts import PHASE_COLOURS, Chart, Section, Series, Style, colour_of
+from attnres_train.report.compute import flops_per_token
+from attnres_train.report.curves import (
+    Curve,
+    Numbers,
+    every_nth,
+    mean_by_stretch,
+    smoothed,
+    smoothing_window,
+    thinned,
+)
+from attnres_train.report.run_folder import Run
+
+MOST_POINTS = 1500
+"""Of one curve on the page."""
+_MOST_AREAS = 300
+_STEP, _TOKENS, _COMPUTE = "step", "tokens", "compute (model FLOPs)"
+Axis = Callable[[Curve], Numbers | None]
+
+
+def loss_section(runs: Sequence[Run]) -> Section:
+    by_flops = [(run, flops_per_token(run)) for run in runs]
+    axes: list[tuple[str, str, Sequence[Axis]]] = [
+        ("steps", _STEP, [lambda curve: curve.steps] * len(runs)),
+        ("tokens", _TOKENS, [lambda curve: curve.tokens] * len(runs)),
+        ("compute", _COMPUTE, [partial(_compute, flops) for _, flops in by_flops]),
+    ]
+    charts = [
+        Chart(
+            f"loss-{name}",
+            f"Loss against {name}",
+            label,
+            "loss (nats a token)",
+            [s for i, run in enumerate(runs) for s in _loss_series(run, colour_of(i), x_of[i])],
+        )
+        for name, label, x_of in axes
+    ]
+    charts.append(_chart(runs, "bits", "Validation loss in bits", "bits a byte", "loss/valid_bits_per_byte", "points"))
+    text = "Solid: training loss, smoothed, over the pale raw one. Dashed with marks: validation loss. "
+    lost = [run.label for run, flops in by_flops if flops is None]
+    text += f"Without compute, for neither metrics nor configuration tell it: {', '.join(lost)}. " if lost else ""
+    return Section("Loss", text + thinning_note(runs), list(_filled(charts)))
+
+
+def optimization_section(runs: Sequence[Run]) -> Section:
+    charts = [
+        _chart(runs, "learning-rate", "Learning rate", "learning rate", "optim/lr"),
+        _chart(runs, "gradient-norm", "Gradient norm", "norm before clipping", "optim/grad_norm", "pale", y_log=True),
+        _chart(runs, "skipped-steps", "Skipped steps", "steps skipped so far", "optim/skipped_steps"),
+    ]
+    text = "The gradient norm is that of the whole model before clipping, smoothed over the pale raw one."
+    return Section("Optimization", text, list(_filled(charts)))
+
+
+def speed_section(runs: Sequence[Run]) -> Section:
+    rate, flops = "throughput/tokens_per_second", "throughput/model_tflops_per_device"
+    charts = [
+        _chart(runs, "tokens-per-second", "Tokens a second, all devices", "tokens/s", rate, "pale"),
+        _chart(runs, "tflops-per-device", "Model FLOPs", "model TFLOP/s a device", flops, "pale"),
+        *(chart for i, run in enumerate(runs) if (chart := _phases(run, i)) is not None),
+        _chart(runs, "checkpoint", "Wait for a checkpoint to begin", "seconds", "time/checkpoint_seconds", "points"),
+    ]
+    text = (
+        "A step's time by phase is a mean over the ranks; `waiting` is for neighbours in the pipeline, `other` what is "
+        "in no phase. Evaluation and saving are in no step's time."
+    )
+    return Section("Speed", text, list(_filled(charts)))
+
+
+def memory_section(runs: Sequence[Run]) -> Section:
+    charts = [
+        _chart(runs, "memory", "Peak memory of the fullest rank", "GiB", "memory/peak_gib"),
+        _chart(runs, "wire-forward", "Sent forward in a step", "MiB", "pipeline/forward_bytes", scale=2**-20),
+        _chart(runs, "wire-backward", "Sent backward in a step", "MiB", "pipeline/backward_bytes", scale=2**-20),
+        _chart(runs, "kept", "Depth history kept, fullest rank", "MiB", "pipeline/kept_bytes", scale=2**-20),
+    ]
+    return Section("Memory and wire", "What crosses the stages of the pipeline, all of them.", list(_filled(charts)))
+
+
+def thinning_note(runs: Sequence[Run]) -> str:
+    """What is not shown of the longest curve, and what a smoothed value is."""
+    longest = max((len(curve) for run in runs for curve in run.curves.values()), default=0)
+    window = smoothing_window(longest)
+    words = f"A smoothed value is the mean of the last {window:,} logged steps. " if window > 1 else ""
+    if longest > MOST_POINTS:
+        words += (
+            f"Of {longest:,} logged steps a raw curve shows at most {MOST_POINTS:,}: the smallest and the largest of "
+            "each of equal stretches; smoothed ones are means of all."
+        )
+    return words
+
+
+def _compute(flops: float | None, curve: Curve) -> Numbers | None:
+    return None if flops is None else curve.tokens * flops
+
+
+def _loss_series(run: Run, colour: str, x_of: Axis) -> Iterator[Series]:
+    if (curve := run.curve("loss/train")) is not None:
+        yield from _raw_and_smooth(curve, f"{run.label}, training", colour, x_of)
+    if (curve := run.curve("loss/valid")) is not None and (x := x_of(shown := thinned(curve, MOST_POINTS))) is not None:
+        yield Series(f"{run.label}, validation", x, shown.values, colour, "dashed")
+
+
+def _raw_and_smooth(curve: Curve, label: str, colour: str, x_of: Axis) -> Iterator[Series]:
+    window = smoothing_window(len(curve))
+    raw = thinned(curve, MOST_POINTS)
+    x = x_of(raw)
+    if x is None:
+        return
+    if window == 1:
+        yield Series(label, x, raw.values, colour)
+        return
+    yield Series(f"{label}, raw", x, raw.values, colour, "pale", in_legend=False)
+    smooth = every_nth(smoothed(curve, window), MOST_POINTS)
+    smooth_x = x_of(smooth)
+    if smooth_x is not None:
+        yield Series(label, smooth_x, smooth.values, colour)
+
+
+def _chart(
+    runs: Sequence[Run],
+    name: str,
+    title: str,
+    unit: str,
+    tag: str,
+    style: Style = "line",
+    *,
+    y_log: bool = False,
+    scale: float = 1.0,
+) -> Chart:
+    """One tag of every run against steps; `pale` is smoothed too."""
+    series: list[Series] = []
+    for i, run in enumerate(runs):
+        curve = run.curve(tag)
+        if curve is None:
+            continue
+        curve = Curve(curve.steps, curve.tokens, curve.values * scale)
+        if style == "pale":
+            series += _raw_and_smooth(curve, run.label, colour_of(i), lambda curve: curve.steps)
+        else:
+            shown = thinned(curve, MOST_POINTS)
+            series.append(Series(run.label, shown.steps, shown.values, colour_of(i), style))
+    return Chart(name, title, _STEP, unit, series, y_log=y_log)
+
+
+def _phases(run: Run, number: int) -> Chart | None:
+    """Seconds of a step by phase, on each other; what no phase accounts for lies on top."""
+    whole = run.curve("time/step_seconds")
+    phases = {phase: curve for phase in PHASES if (curve := run.curve(f"time/{phase}_seconds")) is not None}
+    if whole is None or not phases:
+        return None
+    steps = whole.steps
+    for curve in phases.values():
+        steps = np.intersect1d(steps, curve.steps)
+    if not len(steps):
+        return None
+    parts = {name: curve.take(np.searchsorted(curve.steps, steps)) for name, curve in phases.items()}
+    known = np.sum([curve.values for curve in parts.values()], axis=0)
+    all_of_it = whole.take(np.searchsorted(whole.steps, steps))
+    parts["other"] = Curve(steps, all_of_it.tokens, np.maximum(all_of_it.values - known, 0.0))
+    shown = {name: mean_by_stretch(curve, _MOST_AREAS) for name, curve in parts.items()}
+    series = [
+        Series(name, curve.steps, curve.values, PHASE_COLOURS[(*PHASES, "other").index(name)], "area")
+        for name, curve in shown.items()
+    ]
+    note = f"Means of {len(steps) / _MOST_AREAS:.0f} logged steps each." if len(steps) > _MOST_AREAS else ""
+    return Chart(f"phases-{number + 1}", f"A step's time by phase: {run.label}", _STEP, "seconds a step", series, note)
+
+
+def _filled(charts: Sequence[Chart]) -> Iterator[Chart]:
+    """Those that have something to show."""
+    yield from (chart for chart in charts if any(np.isfinite(series.y).any() for series in chart.series))

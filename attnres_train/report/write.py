@@ -1,0 +1,116 @@
+"""The report of runs: read, put into sections, written as a page and PNGs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from attnres_train.errors import refuse
+from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
+from attnres_train.report.depth_charts import by_depth_section, map_section
+from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_table
+from attnres_train.report.page import page
+from attnres_train.report.run_folder import Run, read_runs
+from attnres_train.report.still import png_of, still_chart, still_maps
+from attnres_train.report.training_charts import loss_section, memory_section, optimization_section, speed_section
+
+PAGE = "index.html"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written and what it says."""
+
+    page: Path
+    pictures: Sequence[Path]
+    runs: Sequence[Run]
+    facts: Sequence[Facts]
+    differences: Mapping[str, Mapping[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "page": str(self.page),
+            "pictures": [str(path) for path in self.pictures],
+            "runs": [
+                {
+                    **asdict(facts),
+                    "alarms": [{"step": step, "words": words} for step, words in run.alarms],
+                    "notes": list(run.notes),
+                }
+                for run, facts in zip(self.runs, self.facts, strict=True)
+            ],
+            "differences": self.differences,
+        }
+
+
+def report(folders: Sequence[Path], output: Path) -> Report:
+    """Write `index.html` and the PNGs of its figures to `output`.
+
+    Raises Refused with every folder that is no run, and where `output` cannot be written.
+    """
+    runs = read_runs(folders)
+    facts = [facts_of(run) for run in runs]
+    found = differences({run.label: run.config for run in runs if run.config is not None})
+    made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
+    introduction = f"Made {made} from the files in {', '.join(str(run.folder) for run in runs)}."
+    title = ", ".join(run.label for run in runs)
+    path, pictures = write_sections(output, title, introduction, sections_of(runs, facts, found))
+    return Report(path, pictures, runs, facts, found)
+
+
+def sections_of(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
+    """All that have something to show. `found`: what differs between the configurations."""
+    sections = [
+        overview_section(runs, facts, found),
+        loss_section(runs),
+        optimization_section(runs),
+        speed_section(runs),
+        memory_section(runs),
+        map_section(runs),
+        by_depth_section(runs),
+    ]
+    return [section for section in sections if section.items]
+
+
+def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]) -> Section:
+    tables = [facts_table(facts)]
+    alarms = [[run.label, f"{step:,}", words] for run in runs for step, words in run.alarms]
+    if alarms:
+        tables.append(Table(["run", "step", "depth alarm"], alarms, numbers=[1]))
+    notes = [[run.label, words] for run in runs for words in run.notes]
+    if notes:
+        tables.append(Table(["run", "damaged or absent in its folder"], notes))
+    configured = [run.label for run in runs if run.config is not None]
+    if len(configured) > 1:
+        same = "The configurations do not differ."
+        note = "What differs between the configurations, run folders left out:" if found else same
+        tables.append(differences_table(found, configured, note))
+    text = f"Colours repeat after {len(COLOURS)} runs." if len(runs) > len(COLOURS) else ""
+    return Section("Runs", text, tables)
+
+
+def write_sections(output: Path, title: str, introduction: str, sections: Sequence[Section]) -> tuple[Path, list[Path]]:
+    """The page of `sections` and a PNG of each figure in `output`.
+
+    Raises Refused where that cannot be written.
+    """
+    pictures = []
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for item in (item for section in sections for item in section.items):
+            if not isinstance(item, Table):
+                pictures.append(output / f"{item.name}.png")
+                pictures[-1].write_bytes(_png(item))
+        path = output / PAGE
+        path.write_text(page(title, introduction, sections), encoding="utf-8")
+    except OSError as error:
+        remedy = "choose another folder with --output"
+        raise refuse(str(output), f"{output.absolute()} cannot be written: {error.strerror}", remedy) from error
+    return path, pictures
+
+
+def _png(item: Chart | Maps) -> bytes:
+    return png_of(still_chart(item) if isinstance(item, Chart) else still_maps(item))

@@ -1,0 +1,265 @@
+"""`attnres report`: what a page says is what the files say, also of folders that are damaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnres_train.cli import main
+from attnres_train.config.load import load
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.errors import ExitCode
+from attnres_train.model.size import total_parameters, training_flops_per_token
+from attnres_train.report.charts import Chart, Maps
+from attnres_train.report.compute import flops_per_token, parameters
+from attnres_train.report.curves import Curve, smoothed, thinned
+from attnres_train.report.depth_charts import by_depth_section, depth_maps, map_section
+from attnres_train.report.facts import differences, facts_of
+from attnres_train.report.live import live_chart, live_maps
+from attnres_train.report.page import page
+from attnres_train.report.run_folder import MOST_LOOKS, read_run, read_runs, short_names
+from attnres_train.report.still import still_chart
+from attnres_train.report.training_charts import MOST_POINTS, loss_section, speed_section
+from attnres_train.report.write import overview_section, report
+from tests.unit.config_files import write
+from tests.unit.run_folders import FLOPS_A_TOKEN, TOKENS_A_STEP, look_at, make_run, step_record, write_lines
+
+BLOCK = DepthLayout(8, "block", 2)
+STANDARD = DepthLayout(8, "standard", None)
+AS_STANDARD = ("--residual.mode=standard", "--residual.block_size=none")
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "block", looks=[(10, look_at(BLOCK)), (20, look_at(BLOCK, 2.0))])
+
+
+@pytest.fixture
+def standard(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "standard", *AS_STANDARD, looks=[(20, look_at(STANDARD, 3.0))])
+
+
+class Loaded(HTMLParser):
+    """Everything that a browser would fetch, and the ids that there are."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.fetched: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.fetched += [given[name] for name in ("src", "srcset", "data", "poster") if name in given]
+        self.fetched += [given["href"]] if tag == "link" else []
+        self.links += [given["href"]] if tag == "a" else []
+        self.ids += [given["id"]] if "id" in given else []
+
+
+def series(item: object, label: str) -> tuple[list[float], list[float]]:
+    assert isinstance(item, Chart)
+    (found,) = [one for one in item.series if one.label == label]
+    return found.x.tolist(), found.y.tolist()
+
+
+def test_a_page_of_two_runs_needs_nothing_beside_it(block: Path, standard: Path, tmp_path: Path) -> None:
+    made = report([block, standard], tmp_path / "page")
+    text = made.page.read_text(encoding="utf-8")
+    page = Loaded(text)
+    assert page.fetched == []
+    assert "default-src 'none'" in text
+    body = text.split("</head>")[1]
+    assert body.count('"showSendToCloud": false, "plotlyServerURL": ""') == body.count("Plotly.newPlot(") > 0
+    assert "@import" not in text.split("</style>")[0] and "url(" not in text.split("</style>")[0]
+    assert [link for link in page.links if link[1:] not in page.ids] == []
+    assert {"loss-steps", "loss-tokens", "loss-compute", "bits", "phases-1", "phases-2", "depth-map-1"} <= set(page.ids)
+    assert "depth-map-2" not in page.ids, "the standard residual weighs nothing"
+    assert sorted(path.stem for path in made.pictures) == sorted(set(page.ids) & {p.stem for p in made.pictures})
+    for path in made.pictures:
+        assert path.read_bytes().startswith(b"\x89PNG")
+    assert made.differences == {
+        "residual.mode": {"block": "block", "standard": "standard"},
+        "residual.block_size": {"block": 2, "standard": None},
+    }
+    assert "<td>residual.block_size</td><td>2</td><td>none</td>" in text
+
+
+def test_numbers_in_figures_are_those_of_the_files(block: Path) -> None:
+    (run,) = read_runs([block])
+    by_steps, by_tokens, by_compute, bits = loss_section([run]).items
+    steps, losses = series(by_steps, "block, training, raw")
+    assert steps == list(range(1, 21)) and losses == pytest.approx([8 - step / 10 for step in range(1, 21)])
+    assert series(by_steps, "block, validation") == ([10, 20], [5.0, 4.0])
+    assert series(by_tokens, "block, validation")[0] == [10 * TOKENS_A_STEP, 20 * TOKENS_A_STEP]
+    assert series(by_compute, "block, validation")[0] == pytest.approx([n * TOKENS_A_STEP * 1e6 for n in (10, 20)])
+    assert series(bits, "block")[1] == pytest.approx([5 / 3, 4 / 3])
+    assert isinstance(by_steps, Chart)
+    for drawn, one in zip(live_chart(by_steps).data, by_steps.series, strict=True):
+        assert drawn.y.tolist() == one.y.tolist()
+    lines = still_chart(by_steps).axes[0].lines
+    assert [line.get_ydata().tolist() for line in lines] == [one.y.tolist() for one in by_steps.series]
+
+
+def test_phases_add_up_to_the_step(block: Path) -> None:
+    (chart,) = [item for item in speed_section(read_runs([block])).items if getattr(item, "name", "") == "phases-1"]
+    assert isinstance(chart, Chart)
+    assert sum(one.y for one in chart.series) == pytest.approx(np.ones(20))
+    assert chart.series[-1].label == "other" and chart.series[-1].y == pytest.approx(np.full(20, 0.4))
+
+
+def test_standard_beside_block_by_depth(block: Path, standard: Path) -> None:
+    runs = read_runs([block, standard])
+    charts = {item.name: item for item in by_depth_section(runs).items if isinstance(item, Chart)}
+    assert [one.label for one in charts["depth-partial-rms"].series] == [
+        *("block, step 10", "block, step 20", "standard, step 20")
+    ]
+    assert series(charts["depth-partial-rms"], "standard, step 20")[1] == [3.0 * (n + 1) for n in range(8)]
+    assert series(charts["depth-gradient-rms"], "block, step 20")[1] == [2.0 / (n + 1) for n in range(8)]
+    assert {one.colour for one in charts["depth-entropy"].series} == {charts["depth-partial-rms"].series[0].colour}
+    assert charts["depth-partial-rms"].series[2].colour != charts["depth-partial-rms"].series[0].colour
+    section = map_section(runs)
+    (maps,) = section.items
+    assert "nothing is weighed: standard" in section.text
+    assert (
+        isinstance(maps, Maps)
+        and maps.steps == [10, 20]
+        and maps.columns == ["embedding", "1", "2", "3", "4", "partial"]
+    )
+    assert maps.rows[0] == ("00-attention", "attention") and maps.rows[-1] == ("head", "head")
+    assert maps.cells[0][-1] == pytest.approx([0.2] * 5 + [np.nan], nan_ok=True)
+    figure = live_maps(maps)
+    assert figure.layout.sliders[0].steps[0].args[0]["customdata"][0][-1][:5] == [0.2] * 5
+
+
+def test_maps_of_a_deep_model_are_fewer(tmp_path: Path) -> None:
+    deep = DepthLayout(120, "full", 1)
+    folder = make_run(tmp_path / "deep", looks=[(step, look_at(deep)) for step in range(1, 21)])
+    maps = depth_maps(read_run(folder, "deep"), 0)
+    assert maps is not None and (maps.steps[0], maps.steps[-1]) == (1, 20)
+    assert len(maps.steps) == 200_000 // (121 * 121) and maps.note == "13 of 20 looks."
+
+
+def test_facts_and_alarms(tmp_path: Path) -> None:
+    collapsed = make_run(tmp_path / "run", looks=[(10, look_at(BLOCK)), (20, look_at(BLOCK, weight=0.995))])
+    runs = read_runs([collapsed])
+    facts = facts_of(runs[0])
+    assert (facts.mode, facts.layers, facts.steps, facts.steps_planned) == ("block", 4, 20, 20)
+    assert facts.tokens == 20 * TOKENS_A_STEP and facts.model_flops == pytest.approx(20 * TOKENS_A_STEP * FLOPS_A_TOKEN)
+    assert facts.training_loss == pytest.approx(8 - np.mean(range(16, 21)) / 10) and facts.validation_loss == 4.0
+    assert facts.partial_growth == 8.0 and facts.gradient_spread == 8.0
+    assert facts.alarms == len(runs[0].alarms) > 0
+    step, words = runs[0].alarms[0]
+    assert step == 20 and "collapsed on the embedding" in words
+    assert words in page("", "", [overview_section(runs, [facts], {})])
+
+
+def test_parameters_are_the_models(tmp_path: Path) -> None:
+    config = load(write(tmp_path)).config
+    flops = training_flops_per_token(config.model, config.model.padded_vocabulary(320, 1), 32)
+    folder = make_run(tmp_path / "run")
+    rates = {"throughput/tokens_per_second_per_device": 7.0, "throughput/model_tflops_per_device": 7.0 * flops / 1e12}
+    write_lines(folder / "metrics.jsonl", [{**step_record(1, 8.0), **rates}])
+    run = read_run(folder, "run")
+    assert parameters(run) == total_parameters(config.model, config.residual, config.model.padded_vocabulary(320, 1))
+    (folder / "metrics.jsonl").unlink()
+    assert flops_per_token(read_run(folder, "run")) == flops, "of the configuration where nothing is logged"
+
+
+def test_damaged_and_absent_files_are_told(block: Path, tmp_path: Path) -> None:
+    with open(block / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 21, "tokens": 5, "loss/tr\n[]\n\nnull\n{"step": 22, "loss/train": NaN, "tokens": null}\n')
+    (block / "config.toml").write_text("[model\n", encoding="utf-8")
+    with open(block / "depth.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 30, "readers": 3}\n{"step": 40, "rea')
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.toml").write_bytes(b"\xff\xfe")
+    made = report([block, bare], tmp_path / "page")
+    notes = made.runs[0].notes
+    assert any(note.startswith("config.toml cannot be read: ") for note in notes)
+    assert "metrics.jsonl: 3 lines cut or damaged, passed over" in notes
+    assert "depth.jsonl: 2 lines cut or damaged, passed over" in notes
+    assert "loss/train: 1 value not finite, left out of its curve" in notes
+    assert made.facts[0].validation_loss == 4.0 and made.facts[1].steps is None
+    text = made.page.read_text(encoding="utf-8")
+    assert "3 lines cut or damaged" in text and "metrics.jsonl cannot be read: No such file" in text
+
+
+def test_what_is_no_run_is_refused_all_at_once(block: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    wrong = [str(tmp_path / name) for name in ("empty", "file", "absent")]
+    assert main(["report", str(block), str(block), *wrong, "--json"]) == ExitCode.REFUSED
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert [problem["key"] for problem in problems] == [*wrong, str(block)]
+    assert not (tmp_path / "page").exists()
+    assert main(["report", str(block), "--output", str(tmp_path / "file" / "page")]) == ExitCode.REFUSED
+
+
+def test_the_command_says_what_it_wrote(block: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(block), "--json"]) == ExitCode.DONE
+    said = json.loads(capsys.readouterr().out)
+    assert Path(said["page"]) == block / "report" / "index.html" and Path(said["page"]).is_file()
+    assert said["runs"][0]["run"] == "block" and said["runs"][0]["validation_loss"] == 4.0
+
+
+def test_a_page_escapes_what_names_hold(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "<script>alert(1)<", looks=[(1, look_at(BLOCK))])
+    runs = read_runs([folder])
+    overview = overview_section(runs, [facts_of(run) for run in runs], {})
+    text = page(runs[0].label, "", [overview, *map(lambda make: make(runs), (loss_section, map_section))])
+    body = text.split("</head>")[1]
+    assert "alert(1)" in body and "<script>alert" not in body
+    assert body.count("<script") == body.count("</script") == body.count('class="figure"'), "nor in a figure's data"
+
+
+def test_a_hundred_thousand_steps_in_seconds(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "long", looks=[(step, look_at(BLOCK)) for step in range(100)])
+    spike = 77_777
+    template = json.dumps(step_record(0, 0.0))
+    with open(folder / "metrics.jsonl", "w", encoding="utf-8") as file:
+        for step in range(100_000):
+            loss = 99.0 if step == spike else 3.0
+            line = template.replace('"step": 0, "tokens": 0', f'"step": {step}, "tokens": {step * TOKENS_A_STEP}')
+            file.write(line.replace('"loss/train": 0.0', f'"loss/train": {loss}') + "\n")
+    began = time.process_time()
+    made = report([folder], tmp_path / "page")
+    assert time.process_time() - began < 10
+    assert made.page.stat().st_size < 12 * 2**20
+    run = made.runs[0]
+    assert run.looks_taken == 100 and len(run.looks) <= MOST_LOOKS
+    assert run.looks[0][0] == 0 and run.looks[-1][0] == 99
+    section = loss_section([run])
+    x, y = series(section.items[0], "long, training, raw")
+    assert len(x) <= MOST_POINTS and y[x.index(spike)] == 99.0, "a peak is not thinned away"
+    assert "Of 100,000 logged steps" in section.text and "mean of the last 2,000 logged steps" in section.text
+
+
+def test_curves() -> None:
+    curve = Curve.of([(2, 20, 5.0), (1, 10, 1.0), (3, 30, np.nan), (4, 40, 2.0), (2, 20, 3.0)])
+    assert curve.steps.tolist() == [1, 2, 3, 4] and curve.values[1] == 3.0, "the later line of a step holds"
+    assert smoothed(curve, 2).values.tolist() == [1.0, 2.0, 3.0, 2.0]
+    assert curve.last == 2.0
+    noise = np.random.default_rng(1).normal(size=10_000)
+    long = Curve(np.arange(10_000.0), np.arange(10_000.0), noise)
+    thin = thinned(long, 100)
+    assert len(thin) <= 100 and thin.values.max() == noise.max() and thin.values.min() == noise.min()
+    assert (thin.steps[0], thin.steps[-1]) == (0, 9_999) and (np.diff(thin.steps) > 0).all()
+
+
+def test_names_and_differences() -> None:
+    assert short_names([("r", "a", "x"), ("r", "b", "x")]) == ["a/x", "b/x"]
+    configs = {"one": {"a.b": True, "a.c": 1, "training.run_folder": "x"}, "two": {"a.b": 1, "a.c": 1, "a.d": [2]}}
+    assert differences(configs) == {"a.b": {"one": True, "two": 1}, "a.d": {"one": None, "two": [2]}}
+
+
+def test_facts_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    run = read_run(tmp_path, "x")
+    assert facts_of(run).steps is None and "metrics.jsonl: no step logged yet" in run.notes
