@@ -11,6 +11,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.data.loader import Batch
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.trainer.loop import Run, train
@@ -57,7 +58,7 @@ def run_loop(config: RunConfig, folder: Path, stop: StopRequest | None = None) -
             resolved="",
             folder=folder,
             checkpoint=choose_checkpoint(config.checkpoint.resume, folder, grid),
-            flops_per_token=1.0,
+            rates=Rates(1.0, None),
             stop=stop or StopRequest(lambda: None),
             presence=Presence(grid.rank, grid.world_size, lambda: None),
         )
