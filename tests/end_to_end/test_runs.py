@@ -128,6 +128,7 @@ def test_a_resumed_run_equals_an_unbroken_one(write_config: Callable[..., Path],
     assert records(tmp_path / "whole/samples.jsonl") == records(tmp_path / "broken/samples.jsonl")
 
 
+@pytest.mark.slow
 def test_another_layout_goes_on_with_the_same_samples(write_config: Callable[..., Path], tmp_path: Path) -> None:
     config, run = write_config(), tmp_path / "run"
     launch(config, 1, "--training.run_folder", f"{tmp_path}/whole")
@@ -140,7 +141,7 @@ def test_another_layout_goes_on_with_the_same_samples(write_config: Callable[...
         assert sorted(mine["samples"]) == sorted(theirs["samples"])
 
 
-@pytest.mark.parametrize("target", ["launcher", "one rank"])
+@pytest.mark.parametrize("target", ["launcher", pytest.param("one rank", marks=pytest.mark.slow)])
 def test_sigterm_saves_and_ends_with_code_3(target: str, write_config: Callable[..., Path], tmp_path: Path) -> None:
     config, run = write_config(parallel="pipeline = 2"), tmp_path / "run"
     started = subprocess.Popen(
