@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from attnres_train.launch.process import is_locked
+
 PREFIX = "attnres-job-"
 _LOCK = ".launch"
 _FORGOTTEN_SECONDS = 600.0
@@ -36,14 +38,5 @@ def clear_forgotten(place: Path) -> None:
     """Remove folders in `place` whose launch is gone. Those of other users, and odd ones, stay."""
     for folder in place.glob(f"{PREFIX}*"):
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _FORGOTTEN_SECONDS and not _is_held(folder / _LOCK):
+            if time.time() - folder.stat().st_mtime > _FORGOTTEN_SECONDS and not is_locked(folder / _LOCK):
                 shutil.rmtree(folder)
-
-
-def _is_held(path: Path) -> bool:
-    with open(path, encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

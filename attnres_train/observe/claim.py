@@ -7,20 +7,15 @@ from pathlib import Path
 from typing import TextIO
 
 from attnres_train.errors import refuse
+from attnres_train.launch.process import is_locked
 
 LOCK = ".lock"
 
 
 def is_claimed(folder: Path) -> bool:
     """Whether a run is writing to `folder`."""
-    try:
-        with open(folder / LOCK, encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    path = folder / LOCK
+    return path.exists() and is_locked(path)
 
 
 def claim_run_folder(folder: Path) -> TextIO:

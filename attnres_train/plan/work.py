@@ -50,7 +50,7 @@ PARALLEL_SOFTMAX_BACKWARD_BYTES = 20
 CAST_BYTES = 6
 """A bf16 logit to fp32, or back."""
 LAYER_OPERATIONS = 70
-"""Operations of torch in the forward of a layer; counted with its profiler, views left out."""
+"""Operations of torch in the forward of a layer, an estimate: they weigh only where layers are small."""
 HEAD_OPERATIONS = 15
 OPERATIONS_BACKWARD = 2.0
 """Operations of backward over forward, gradient sums included."""

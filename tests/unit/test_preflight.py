@@ -9,6 +9,7 @@ import pytest
 
 from attnres_train.launch.commands import forwarded
 from attnres_train.launch.process import PARENT, parent_has_ended, parent_mark
+from attnres_train.observe.claim import claim_run_folder, is_claimed
 from attnres_train.supervise import Attempt, folder_of, why_not_again
 from attnres_train.trainer.preflight import Standing, disagreements, notes
 from tests.unit.config_files import SMALL, write
@@ -112,3 +113,12 @@ def test_a_rank_born_after_its_launcher_died_knows(monkeypatch: pytest.MonkeyPat
     assert not parent_has_ended(os.getppid())
     monkeypatch.setenv(PARENT, f"{boot} {process} {int(began) - 1}")
     assert parent_has_ended(os.getppid()), "the script that started it is gone"
+
+
+def test_a_run_folder_is_claimed_as_long_as_its_run_lives(tmp_path: Path) -> None:
+    """What the supervisor waits for before it launches again."""
+    assert not is_claimed(tmp_path), "nobody ever ran here"
+    lock = claim_run_folder(tmp_path)
+    assert is_claimed(tmp_path) and is_claimed(tmp_path), "asking changes nothing"
+    lock.close()
+    assert not is_claimed(tmp_path)
