@@ -10,8 +10,9 @@ import numpy as np
 
 from attnres_train.ablate.grid import Grid
 from attnres_train.ablate.statistics import Estimate, OutsideOfCurve, compute_advantage, estimate, ratio_estimate
+from attnres_train.model.size import depth_flops_per_token
 from attnres_train.observe.depth_look import ReaderLook
-from attnres_train.report.compute import flops_per_token
+from attnres_train.report.compute import flops_per_token, run_config
 from attnres_train.report.depth_charts import profile
 from attnres_train.report.facts import gradient_spread, partial_growth
 from attnres_train.report.run_folder import Run, read_run
@@ -58,6 +59,10 @@ class Cell:
     """Its difference from the reference's at the same seed."""
     advantage: Estimate | None
     """How many times the compute the reference needs for the loss that both reach; geometric mean."""
+    depth_flops_share: float | None
+    """FLOPs of the depth reads over the model FLOPs, which leave them out."""
+    step_time_over_reference: Estimate | None
+    """Ratio of median step times at the same seed; geometric mean."""
     partial_growth: Estimate | None
     gradient_spread: Estimate | None
     by_depth: Mapping[str, Mapping[str, Estimate]]
@@ -142,11 +147,29 @@ def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[
         loss=_estimate(list(last.values())),
         loss_over_reference=_estimate(differences),
         advantage=ratio_estimate(ratios) if ratios else None,
+        depth_flops_share=next((share for one in own if (share := _depth_flops_share(one.run)) is not None), None),
+        step_time_over_reference=_step_time_ratio(own, reference) if compared else None,
         partial_growth=_estimate([value for look in looks if (value := partial_growth(look)) is not None]),
         gradient_spread=_estimate([value for look in looks if (value := gradient_spread(look)) is not None]),
         by_depth={name: dict(_by_reader(own, value)) for name, value in SIZES.items()},
         notes=notes,
     )
+
+
+def _depth_flops_share(run: Run) -> float | None:
+    config, flops = run_config(run.config), flops_per_token(run)
+    return None if config is None or flops is None else depth_flops_per_token(config.model, config.residual) / flops
+
+
+def _step_time_ratio(own: Sequence[Finished], reference: Sequence[Finished]) -> Estimate | None:
+    ours, theirs = ({one.seed: _median_step(one.run) for one in runs} for runs in (own, reference))
+    pairs = [(mine, other) for seed, mine in ours.items() if mine and (other := theirs.get(seed))]
+    return ratio_estimate([mine / other for mine, other in pairs]) if pairs else None
+
+
+def _median_step(run: Run) -> float | None:
+    curve = run.curve("time/step_seconds")
+    return None if curve is None else float(np.nanmedian(curve.values))
 
 
 def _by_reader(runs: Sequence[Finished], value: Callable[[ReaderLook], float | None]) -> Iterator[tuple[str, Estimate]]:

@@ -71,7 +71,7 @@ def as_json(grid: Grid, results: Results) -> dict[str, Any]:
 
 def sections_of(grid: Grid, results: Results) -> list[Section]:
     """The tables over all settings, the loss, then the depth."""
-    tables = [_loss_table(grid, results.cells), _size_table(results.cells)]
+    tables = [_loss_table(grid, results.cells), _cost_table(grid, results.cells), _size_table(results.cells)]
     notes = [[cell.case, cell.setting or NOT_THERE, words] for cell in results.cells for words in cell.notes]
     if notes:
         tables.append(Table(["case", "setting", "left out"], notes))
@@ -130,6 +130,23 @@ def _loss_table(grid: Grid, cells: Sequence[Cell]) -> Table:
         for cell in cells
     ]
     return Table(head, rows, numbers=range(2, len(head)))
+
+
+def _cost_table(grid: Grid, cells: Sequence[Cell]) -> Table:
+    head = ["setting", "case", "depth FLOPs over model FLOPs", f"step time over {grid.reference}", "n of pairs"]
+    rows = [
+        [
+            *(cell.setting or NOT_THERE, cell.case),
+            NOT_THERE if cell.depth_flops_share is None else f"{100 * cell.depth_flops_share:.2f} %",
+            *(_range(cell.step_time_over_reference), _n(cell.step_time_over_reference)),
+        ]
+        for cell in cells
+    ]
+    note = (
+        "What compute does not count: model FLOPs leave out scores and mixes of the depth. Step times are medians, as "
+        "measured, of whatever ran beside them:"
+    )
+    return Table(head, rows, numbers=range(2, len(head)), note=note)
 
 
 def _size_table(cells: Sequence[Cell]) -> Table:

@@ -86,10 +86,22 @@ def training_flops_per_token(model: ModelConfig, padded_vocabulary: int, sequenc
     """FLOPs of forward and backward for one token: three times the forward ones.
 
     Norms, softmax and the depth aggregation are left out, as is usual for model FLOPs; the aggregation moves
-    bytes rather than computes.
+    bytes rather than computes. What it would add is `depth_flops_per_token`.
     """
     layers = model.num_layers * layer_forward_flops(model, sequence_length)
     return 3 * (layers + head_forward_flops(model, padded_vocabulary))
+
+
+def depth_flops_per_token(model: ModelConfig, residual: ResidualConfig) -> float:
+    """FLOPs of the depth reads for one token, forward and backward, which model FLOPs leave out.
+
+    A score and a weighted term are 2 * D multiply-adds each, of every source that a reader weighs; learned numbers
+    (`denseformer`) need no scores, sums (`standard`, `gated`) neither. Norms and softmax are left out here, too.
+    """
+    products = {"denseformer": 1, "full": 2, "block": 2}.get(residual.mode, 0)
+    layout = DepthLayout.of(residual, model.num_layers)
+    sources = sum(layout.reads(reader).count for reader in range(model.num_sublayers + 1))
+    return 3 * products * 2 * model.hidden_size * sources
 
 
 def flops_in_words(model: ModelConfig, padded_vocabulary: int, sequence_length: int) -> str:

@@ -19,13 +19,13 @@ TOKENS_A_STEP = 8 * 32
 FLOPS_A_TOKEN = 1e6
 
 
-def step_record(step: int, loss: float) -> dict[str, Any]:
+def step_record(step: int, loss: float, seconds: float = 1.0) -> dict[str, Any]:
     """What a logged step records, made up."""
     return {
         **{"step": step, "tokens": step * TOKENS_A_STEP, "samples": 8 * step, "loss/train": loss, "optim/lr": 1e-3},
         **{"optim/grad_norm": 0.5 + 0.1 * math.sin(step), "optim/skipped_steps": 0},
         **{"throughput/tokens_per_second": 2000.0, "throughput/tokens_per_second_per_device": 1000.0},
-        **{"throughput/model_tflops_per_device": 1000.0 * FLOPS_A_TOKEN / 1e12, "time/step_seconds": 1.0},
+        **{"throughput/model_tflops_per_device": 1000.0 * FLOPS_A_TOKEN / 1e12, "time/step_seconds": seconds},
         **{f"time/{phase}_seconds": 0.1 for phase in PHASES},
         **{"memory/peak_gib": 1.5, "pipeline/forward_bytes": 2**20, "pipeline/backward_bytes": 2**21},
         "pipeline/kept_bytes": 2**19,
@@ -59,12 +59,13 @@ def make_run(
     steps: int = 20,
     looks: Sequence[tuple[int, DepthLook]] = (),
     valid: Sequence[tuple[int, float]] = ((10, 5.0), (20, 4.0)),
+    step_seconds: float = 1.0,
 ) -> Path:
     """A run of the small configuration that logged every step; its training loss is 8 - step / 10."""
     folder.mkdir(parents=True)
     loaded = load(write(folder.parent, name=f"{folder.name}.toml"), overrides)
     (folder / "config.toml").write_text(resolved_toml(loaded.config, loaded.origins), encoding="utf-8")
-    records = [step_record(step, 8 - step / 10) for step in range(1, steps + 1)]
+    records = [step_record(step, 8 - step / 10, step_seconds) for step in range(1, steps + 1)]
     position = {step: {"step": step, "tokens": step * TOKENS_A_STEP} for step, _ in valid}
     records += [{**position[step], "loss/valid": loss, "loss/valid_bits_per_byte": loss / 3} for step, loss in valid]
     write_lines(folder / "metrics.jsonl", records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,11 +24,12 @@ from attnres_train.config.load import load
 from attnres_train.config.show import resolved_toml
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.errors import ExitCode, Refused
+from attnres_train.model.size import depth_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Chart, Table
 from tests.unit.config_files import write
-from tests.unit.run_folders import look_at, make_run
+from tests.unit.run_folders import FLOPS_A_TOKEN, look_at, make_run
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = """
@@ -195,7 +197,7 @@ def test_a_failed_run_is_told_and_the_others_go_on(write_grid: GridWriter, tmp_p
     assert (tmp_path / "venv").read_text(encoding="utf-8").strip() == os.environ.get("ATTNRES_VENV", sys.prefix)
     assert (grid.folder / "logs/block_seed-2.log").read_text(encoding="utf-8") == "said\n"
     assert "6 runs: 0 done, 0 begun, 6 to begin" in told[0]
-    assert any("5 left, about 1 s to 1 s by the pace of 1 so far" in line for line in told)
+    assert any(re.search(r"5 left, about (\d+) s to \1 s by the pace of 1 so far", line) for line in told)
 
 
 def test_what_is_done_is_not_launched(write_grid: GridWriter, tmp_path: Path) -> None:
@@ -240,8 +242,12 @@ def test_a_second_ablate_in_one_folder_is_refused(
     assert "another ablate runs in" in capsys.readouterr().err
 
 
-def finish(grid: Grid, number: int, losses: list[tuple[int, float]], look: DepthLook | None = None) -> None:
-    make_run(grid.runs[number].folder, valid=losses, looks=[(20, look)] if look else [])
+def finish(
+    grid: Grid, number: int, losses: list[tuple[int, float]], look: DepthLook | None = None, step_seconds: float = 1.0
+) -> None:
+    run = grid.runs[number]
+    looks = [(20, look)] if look else []
+    make_run(run.folder, *run.overrides, valid=losses, looks=looks, step_seconds=step_seconds)
 
 
 def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
@@ -249,7 +255,7 @@ def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
     standard, block = DepthLayout(8, "standard", None), DepthLayout(8, "block", 2)
     for seed, (ours, theirs) in enumerate([(3.9, 4.0), (3.8, 4.0)]):
         finish(grid, 2 * seed, [(5, 6.0), (10, 5.0), (20, theirs)], look_at(standard, 3.0))
-        finish(grid, 2 * seed + 1, [(5, 6.0), (10, 4.0), (20, ours)], look_at(block, 1.0 + seed))
+        finish(grid, 2 * seed + 1, [(5, 6.0), (10, 4.0), (20, ours)], look_at(block, 1.0 + seed), step_seconds=1.2)
     finish(grid, 4, [(5, 6.0), (20, float("nan"))])
     results = results_of(grid)
     reference, cell = results.cells
@@ -261,6 +267,11 @@ def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
     assert cell.loss_over_reference is not None and cell.loss_over_reference.mean == pytest.approx(-0.15)
     assert cell.advantage is not None and cell.advantage.mean == pytest.approx(2.0), "4.0 at step 10, not 20"
     assert cell.by_depth["gradient_rms"]["00-mlp"].mean == pytest.approx(0.75)
+    slower = cell.step_time_over_reference
+    assert slower is not None and (slower.mean, slower.n) == (pytest.approx(1.2), 2)
+    assert reference.depth_flops_share == 0.0 and cell.depth_flops_share is not None
+    config = load(grid.base, grid.runs[1].overrides).config
+    assert cell.depth_flops_share == pytest.approx(depth_flops_per_token(config.model, config.residual) / FLOPS_A_TOKEN)
     assert results.unfinished == ["block_seed-3: not begun"]
     sections = sections_of(grid, results)
     items = {item.name: item for section in sections for item in section.items if isinstance(item, Chart)}

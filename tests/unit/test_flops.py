@@ -6,7 +6,9 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnres_train.model.size import training_flops_per_token
+from attnres_train.depth.config import ResidualConfig
+from attnres_train.model.config import ModelConfig
+from attnres_train.model.size import depth_flops_per_token, training_flops_per_token
 from attnres_train.observe.metrics import Peaks, Timing, step_metrics
 from attnres_train.observe.phases import PHASES
 from attnres_train.parallel.grid import build_grid
@@ -36,6 +38,23 @@ def test_model_flops_are_what_torch_counts(case: str) -> None:
     padded = model.padded_vocabulary(VOCABULARY, 1)
     expected = TOKENS * MICRO_BATCH * (training_flops_per_token(model, padded, TOKENS) + forbidden)
     assert run_ranks(counted_flops, 1, case) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("residual", "scored", "mixed"),
+    [
+        (ResidualConfig(mode="standard"), 0, 0),
+        (ResidualConfig(mode="full"), 1 + 2 + 3 + 4 + 5, 1 + 2 + 3 + 4 + 5),
+        (ResidualConfig(mode="block", block_size=2), 1 + 2 + 2 + 3 + 3, 1 + 2 + 2 + 3 + 3),
+        (ResidualConfig(mode="denseformer"), 0, 1 + 2 + 3 + 4 + 5),
+    ],
+    ids=lambda value: getattr(value, "mode", None),
+)
+def test_flops_of_the_depth_are_a_score_and_a_term_of_the_mix_a_source(
+    residual: ResidualConfig, scored: int, mixed: int
+) -> None:
+    model = ModelConfig(num_layers=2, hidden_size=8, ffn_hidden_size=16, num_attention_heads=2)
+    assert depth_flops_per_token(model, residual) == 3 * 2 * 8 * (scored + mixed)
 
 
 def test_utilisation_is_against_the_dense_peak_of_a_device_that_is_known() -> None:
