@@ -23,11 +23,12 @@ class DepthRecorder:
 
     def __init__(self, run_folder: Path, step: int, show: Callable[[int, str, bytes], None]):
         self._lines = Guarded(JsonlSink(run_folder / "depth.jsonl", step), "depth.jsonl")
-        self._files = Guarded(PictureFolder(run_folder / "depth"), "depth/")
+        self._files = Guarded(PictureFolder(run_folder / "depth", step), "depth/")
         self._show = show
         self._alarms = DepthAlarms()
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="depth map")
         self._last: Future[None] | None = None
+        self._undrawn = 0
 
     def record(self, step: int, look: DepthLook) -> None:
         self._lines.write(step, look.record())
@@ -37,10 +38,13 @@ class DepthRecorder:
         self._last = self._drawing.submit(self._draw, step, look)
 
     def wait(self) -> None:
-        """For the picture that is being drawn; an error of it is raised here."""
-        if self._last is not None:
-            self._last.result()
-            self._last = None
+        """For the picture that is being drawn. One that cannot be drawn is told with its traceback, the first time."""
+        if self._last is None:
+            return
+        error, self._last = self._last.exception(), None
+        if error is not None and not self._undrawn:
+            log.warning("a map of the depth could not be drawn; training goes on without", exc_info=error)
+        self._undrawn += error is not None
 
     def close(self) -> None:
         self.wait()
@@ -57,17 +61,24 @@ class DepthRecorder:
 
 
 class PictureFolder:
-    """Pictures as files, one a step."""
+    """Pictures as files, one a step. Opening it at `step` drops those of later steps: a resumed run draws them anew."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, step: int):
         self._folder = folder
+        for picture in folder.glob("step-*.png"):
+            if picture.name > _picture_name(step):
+                picture.unlink()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Pictures alone are kept here."""
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
         self._folder.mkdir(exist_ok=True)
-        (self._folder / f"step-{step:08d}.png").write_bytes(png)
+        (self._folder / _picture_name(step)).write_bytes(png)
 
     def close(self) -> None:
         pass
+
+
+def _picture_name(step: int) -> str:
+    return f"step-{step:08d}.png"

@@ -92,17 +92,19 @@ def drop_records_after(path: Path, step: int) -> None:
     """Rewrite the JSON lines of `path` without records of later steps and without a line cut by a kill."""
     if not path.exists():
         return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # the process died while writing this line
-        if record["step"] <= step:
-            kept.append(line + "\n")
     replacement = path.with_suffix(".rewrite")
-    with open(replacement, "w", encoding="utf-8") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
+    with open(path, "rb") as before, open(replacement, "wb") as after:
+        after.writelines(line.rstrip(b"\n") + b"\n" for line in before if _is_of(line, step))
+        after.flush()
+        os.fsync(after.fileno())
     replacement.rename(path)
+
+
+def _is_of(line: bytes, last_step: int) -> bool:
+    """Whether `line` is a record of a step up to the last; what a kill or a power failure left is no record."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return False
+    step = record.get("step") if isinstance(record, dict) else None
+    return isinstance(step, int) and step <= last_step

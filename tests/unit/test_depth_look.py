@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnres_train.depth.layout import DepthLayout
+from attnres_train.observe import depth_recorder
 from attnres_train.observe.depth_alarms import DepthAlarms, alarms
 from attnres_train.observe.depth_look import DepthLook, ReaderLook, reader_name
 from attnres_train.observe.depth_map import draw_map, png
@@ -154,7 +155,7 @@ def test_a_recorder_leaves_lines_and_pictures_and_drops_what_a_resume_repeats(tm
     def show(step: int, tag: str, picture: bytes) -> None:
         shown.append((step, tag))
 
-    for start, steps in ((0, (10, 20, 30)), (10, (20, 30))):
+    for start, steps in ((0, (10, 20, 25, 30)), (10, (20, 30))):
         recorder = DepthRecorder(tmp_path, start, show)
         for step in steps:
             recorder.record(step, look_of(BLOCK, seed=start + step))
@@ -163,4 +164,20 @@ def test_a_recorder_leaves_lines_and_pictures_and_drops_what_a_resume_repeats(tm
     assert [record["step"] for record in records] == [10, 20, 30]
     assert DepthLook.of_record(records[1]) == look_of(BLOCK, seed=30), "of the second run"
     assert sorted(path.name for path in (tmp_path / "depth").iterdir()) == [f"step-000000{n}0.png" for n in (1, 2, 3)]
-    assert shown == [(n, "depth/weights") for n in (10, 20, 30, 20, 30)]
+    assert shown == [(n, "depth/weights") for n in (10, 20, 25, 30, 20, 30)]
+
+
+def test_a_map_that_cannot_be_drawn_is_told_once_and_the_lines_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(look: DepthLook, title: str) -> None:
+        raise ValueError("no font")
+
+    monkeypatch.setattr(depth_recorder, "draw_map", broken)
+    recorder = DepthRecorder(tmp_path, 0, lambda *_: None)
+    for step in (10, 20, 30):
+        recorder.record(step, look_of(BLOCK))
+    recorder.close()
+    told = [record for record in caplog.records if "could not be drawn" in record.message]
+    assert len(told) == 1 and told[0].exc_info is not None and "no font" in str(told[0].exc_info[1])
+    assert len((tmp_path / "depth.jsonl").read_text().splitlines()) == 3

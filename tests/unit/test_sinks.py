@@ -123,10 +123,22 @@ def test_pictures_come_with_their_size(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_vanished_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pictures = Guarded(PictureFolder(tmp_path / "gone" / "depth"), "depth/")
+    pictures = Guarded(PictureFolder(tmp_path / "gone" / "depth", 0), "depth/")
     with caplog.at_level(logging.WARNING, CONSOLE):
         pictures.picture(1, "depth/weights", RED_DOT)
         pictures.picture(2, "depth/weights", RED_DOT)
     assert [record.getMessage() for record in caplog.records] == [
         "depth/ cannot be written (No such file or directory); training goes on without its records"
     ]
+
+
+def test_a_resume_cleans_up_whatever_a_power_failure_left(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    whole = [b'{"step": 1}\n', b'{"step": 2}\n']
+    damaged = [b"\x00" * 40 + b"\n", b"\xff\xfe{\n", b"17\n", b'{"tokens": 3}\n', b'{"step": 3}\n', b'{"st']
+    path.write_bytes(b"".join([whole[0], *damaged[:4], whole[1], *damaged[4:]]))
+    JsonlSink(path, 2).close()
+    assert path.read_bytes() == b"".join(whole)
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    JsonlSink(path, 2).close()
+    assert path.read_bytes() == b"".join(whole), "killed between a record and its end of line"
