@@ -44,6 +44,8 @@ GRID_HELP = """\
   where.model.num_layers = [8]        only in settings with these values (without it, in all)
 """
 _OWNED = {"training.run_folder": "folder", "training.seed": "seeds", "checkpoint.resume": "(every run resumes)"}
+PER_RUN = ("training.run_folder", "checkpoint.resume")
+"""Keys that say where a run is, not what it is."""
 
 
 @checked_dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))

@@ -12,7 +12,7 @@ from attnres_train.ablate.grid import Grid
 from attnres_train.ablate.statistics import Estimate, OutsideOfCurve, compute_advantage, estimate, ratio_estimate
 from attnres_train.model.size import depth_flops_per_token
 from attnres_train.observe.depth_look import ReaderLook
-from attnres_train.report.compute import flops_per_token, run_config
+from attnres_train.report.compute import flops_per_token, parameters, run_config
 from attnres_train.report.depth_charts import profile
 from attnres_train.report.facts import gradient_spread, partial_growth
 from attnres_train.report.run_folder import Run, read_run
@@ -51,6 +51,7 @@ class Cell:
     setting: str
     seeds: Sequence[int]
     """Of runs that are finished."""
+    parameters: int | None
     model_flops: float | None
     """Of a whole run."""
     loss: Estimate | None
@@ -143,6 +144,7 @@ def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[
         case=case,
         setting=setting,
         seeds=[one.seed for one in own],
+        parameters=next((count for one in own if (count := parameters(one.run)) is not None), None),
         model_flops=flops[0] if flops else None,
         loss=_estimate(list(last.values())),
         loss_over_reference=_estimate(differences),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -14,6 +15,7 @@ import numpy as np
 from attnres_train.ablate.grid import Grid
 from attnres_train.ablate.results import Cell, Results
 from attnres_train.ablate.statistics import CONFIDENCE, Estimate, estimate
+from attnres_train.ablate.tables import cost_table, how_to_read, loss_table, plus_minus, settings_table, size_table
 from attnres_train.errors import refuse
 from attnres_train.report.charts import Chart, Section, Series, Table, colour_of, kind_of
 from attnres_train.report.depth_charts import by_depth_chart
@@ -29,17 +31,17 @@ _SIZES = {
 
 
 def write_results(grid: Grid, results: Results) -> dict[str, Any]:
-    """Write everything to `folder`/report; what `results.json` holds.
+    """Write everything to `folder`/report; what `results.json` holds, and the paths of page and pictures.
 
     Raises Refused where that cannot be written.
     """
     output = grid.folder / "report"
     sections = sections_of(grid, results)
     title = f"Ablation {grid.path.stem}"
-    introduction = f"Made {time.strftime('%Y-%m-%d %H:%M:%S %Z')} from the runs in {grid.folder}."
+    made, place = time.strftime("%Y-%m-%d %H:%M:%S %Z"), os.path.relpath(grid.folder)
+    introduction = f"Made {made} by `attnres ablate {grid.path}` from the runs in {place}."
     page, pictures = write_sections(output, title, introduction, sections)
     found = as_json(grid, results)
-    found |= {"page": str(page), "pictures": [str(path) for path in pictures]}
     try:
         (output / "results.md").write_text(markdown(title, introduction, sections), encoding="utf-8")
         (output / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -47,7 +49,7 @@ def write_results(grid: Grid, results: Results) -> dict[str, Any]:
         raise refuse(
             str(output), f"cannot be written: {error.strerror}", "make space, or choose another folder"
         ) from error
-    return found
+    return found | {"page": str(page), "pictures": [str(path) for path in pictures]}
 
 
 def as_json(grid: Grid, results: Results) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def as_json(grid: Grid, results: Results) -> dict[str, Any]:
 
 def sections_of(grid: Grid, results: Results) -> list[Section]:
     """The tables over all settings, the loss, then the depth."""
-    tables = [_loss_table(grid, results.cells), _cost_table(grid, results.cells), _size_table(results.cells)]
+    tables = [loss_table(grid, results.cells), cost_table(grid, results.cells), size_table(results.cells)]
     notes = [[cell.case, cell.setting or NOT_THERE, words] for cell in results.cells for words in cell.notes]
     if notes:
         tables.append(Table(["case", "setting", "left out"], notes))
@@ -83,9 +85,10 @@ def sections_of(grid: Grid, results: Results) -> list[Section]:
     by_depth = [item for number in range(len(grid.settings)) for item in _depth_items(grid, results.cells, number)]
     depth = "Means over seeds at the last look. Circles are attention, squares MLPs, the diamond is the head."
     return [
-        Section("Results", _how(grid), tables),
+        Section("Results", how_to_read(grid), tables),
         Section("Loss against compute", shaded, losses),
         Section("By depth", f"{depth} {shaded}", by_depth),
+        Section("Settings", f"Base: {grid.base}. What the grid sets over it, by case:", [settings_table(grid)]),
     ]
 
 
@@ -101,66 +104,6 @@ def markdown(title: str, introduction: str, sections: Sequence[Section]) -> str:
             else:
                 lines.append(f"![{item.title}]({item.name}.png)")
     return "\n".join(lines) + "\n"
-
-
-def _how(grid: Grid) -> str:
-    return (
-        f"± is half of the {CONFIDENCE:.0%} confidence interval of a mean over n seeds (Student's t); one has none. "
-        f"Compute advantage: how many times the compute {grid.reference} needs to come to the same loss, the worse of "
-        "the two last ones; read off the validation curves while they fall, between evaluations linear in loss and in "
-        "log compute, and never beyond their ends; pairs share a seed, the mean is geometric, with its interval. It "
-        "compares points within runs of one schedule, not the ends of runs of several lengths: where the learning rate "
-        "decays at the end, it says less than a scaling law would."
-    )
-
-
-def _loss_table(grid: Grid, cells: Sequence[Cell]) -> Table:
-    head = [
-        *("setting", "case", "n", "model FLOPs a run", "validation loss (nats a token)"),
-        *(f"over {grid.reference}", "n of pairs", f"compute advantage over {grid.reference}", "n of advantages"),
-    ]
-    rows = [
-        [
-            *(cell.setting or NOT_THERE, cell.case, str(len(cell.seeds))),
-            NOT_THERE if cell.model_flops is None else f"{cell.model_flops:.3g}",
-            _plus_minus(cell.loss, "4f"),
-            *(_plus_minus(cell.loss_over_reference, "+.4f"), _n(cell.loss_over_reference)),
-            *(_range(cell.advantage), _n(cell.advantage)),
-        ]
-        for cell in cells
-    ]
-    return Table(head, rows, numbers=range(2, len(head)))
-
-
-def _cost_table(grid: Grid, cells: Sequence[Cell]) -> Table:
-    head = ["setting", "case", "depth FLOPs over model FLOPs", f"step time over {grid.reference}", "n of pairs"]
-    rows = [
-        [
-            *(cell.setting or NOT_THERE, cell.case),
-            NOT_THERE if cell.depth_flops_share is None else f"{100 * cell.depth_flops_share:.2f} %",
-            *(_range(cell.step_time_over_reference), _n(cell.step_time_over_reference)),
-        ]
-        for cell in cells
-    ]
-    note = (
-        "What compute does not count: model FLOPs leave out scores and mixes of the depth. Step times are medians, as "
-        "measured, of whatever ran beside them:"
-    )
-    return Table(head, rows, numbers=range(2, len(head)), note=note)
-
-
-def _size_table(cells: Sequence[Cell]) -> Table:
-    head = ["setting", "case", "partial, last over first", "gradient, largest over smallest"]
-    rows = [
-        [
-            cell.setting or NOT_THERE,
-            cell.case,
-            _plus_minus(cell.partial_growth, "3g"),
-            _plus_minus(cell.gradient_spread, "3g"),
-        ]
-        for cell in cells
-    ]
-    return Table(head, rows, numbers=(2, 3), note="By depth, at the last look:")
 
 
 def _curves_chart(grid: Grid, results: Results, number: int) -> Chart | None:
@@ -208,7 +151,7 @@ def _depth_items(grid: Grid, cells: Sequence[Cell], number: int) -> Iterator[Cha
         series = [_along(cell, size, grid.cases.index(cell.case)) for cell in shown]
         name = f"depth-{number + 1}-{size.replace('_', '-')}"
         yield by_depth_chart(name, f"{title}{_in(setting)}", unit, True, series)
-        rows = [[r, *(_plus_minus(cell.by_depth[size].get(r), "3g") for cell in shown)] for r in readers]
+        rows = [[r, *(plus_minus(cell.by_depth[size].get(r), "3g") for cell in shown)] for r in readers]
         head = ["reader", *(cell.case for cell in shown)]
         yield Table(head, rows, range(1, len(head)), f"{title}{_in(setting)}, {unit}", folded=True)
 
@@ -233,24 +176,6 @@ def _markdown_table(table: Table) -> list[str]:
 
     marks = ["---:" if column in set(table.numbers) else "---" for column in range(len(table.head))]
     return [row(table.head), row(marks), *map(row, table.rows)]
-
-
-def _plus_minus(one: Estimate | None, form: str) -> str:
-    if one is None:
-        return NOT_THERE
-    form = form if form[0] == "+" else f".{form}"
-    half = "" if one.high is None else f" ± {format(one.high - one.mean, form.lstrip('+'))}"
-    return format(one.mean, form) + half
-
-
-def _range(one: Estimate | None) -> str:
-    if one is None:
-        return NOT_THERE
-    return f"{one.mean:.3f}" + ("" if one.low is None else f" ({one.low:.3f} to {one.high:.3f})")
-
-
-def _n(one: Estimate | None) -> str:
-    return NOT_THERE if one is None else str(one.n)
 
 
 def _in(setting: str) -> str:

@@ -282,6 +282,12 @@ def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
     assert "| – | block | 2 |" in text and "-0.1500 ± 0.6353" in text and "2.000 (2.000 to 2.000)" in text
     table = sections[2].items[1]
     assert isinstance(table, Table) and table.head == ["reader", "standard", "block"]
+    settings = sections[-1].items[0]
+    assert isinstance(settings, Table) and settings.head == ["key", "standard", "block"]
+    assert ["residual.mode", "standard", "block"] in settings.rows and [
+        "training.seed",
+        *["1, 2, 3"] * 2,
+    ] in settings.rows
     found = as_json(grid, results)
     assert json.loads(json.dumps(found, allow_nan=False))["cells"][1]["advantage"]["n"] == 2
     assert found["curves"][2]["losses"] == [6.0, None]

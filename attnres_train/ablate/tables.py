@@ -1,0 +1,105 @@
+"""The tables of an ablation, as plain text in cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attnres_train.ablate.grid import PER_RUN, Grid
+from attnres_train.ablate.results import Cell
+from attnres_train.ablate.statistics import CONFIDENCE, Estimate
+from attnres_train.report.charts import Table
+from attnres_train.report.facts import NOT_THERE
+
+
+def how_to_read(grid: Grid) -> str:
+    return (
+        f"± is half of the {CONFIDENCE:.0%} confidence interval of a mean over n seeds (Student's t); one has none. "
+        f"Compute advantage: how many times the compute {grid.reference} needs to come to the same loss, the worse of "
+        "the two last ones; read off the validation curves while they fall, between evaluations linear in loss and in "
+        "log compute, and never beyond their ends; pairs share a seed, the mean is geometric, with its interval. It "
+        "compares points within runs of one schedule, not the ends of runs of several lengths: where the learning rate "
+        "decays at the end, it says less than a scaling law would."
+    )
+
+
+def loss_table(grid: Grid, cells: Sequence[Cell]) -> Table:
+    head = [
+        *("setting", "case", "n", "model FLOPs a run", "validation loss (nats a token)"),
+        *(f"over {grid.reference}", "n of pairs", f"compute advantage over {grid.reference}", "n of advantages"),
+    ]
+    rows = [
+        [
+            *(cell.setting or NOT_THERE, cell.case, str(len(cell.seeds))),
+            NOT_THERE if cell.model_flops is None else f"{cell.model_flops:.3g}",
+            plus_minus(cell.loss, "4f"),
+            *(plus_minus(cell.loss_over_reference, "+.4f"), _n(cell.loss_over_reference)),
+            *(_range(cell.advantage), _n(cell.advantage)),
+        ]
+        for cell in cells
+    ]
+    return Table(head, rows, numbers=range(2, len(head)))
+
+
+def cost_table(grid: Grid, cells: Sequence[Cell]) -> Table:
+    head = [
+        *("setting", "case", "parameters", "depth FLOPs over model FLOPs"),
+        *(f"step time over {grid.reference}", "n of pairs"),
+    ]
+    rows = [
+        [
+            *(cell.setting or NOT_THERE, cell.case),
+            NOT_THERE if cell.parameters is None else f"{cell.parameters:,}",
+            NOT_THERE if cell.depth_flops_share is None else f"{100 * cell.depth_flops_share:.2f} %",
+            *(_range(cell.step_time_over_reference), _n(cell.step_time_over_reference)),
+        ]
+        for cell in cells
+    ]
+    note = (
+        "What compute does not count: model FLOPs leave out scores and mixes of the depth. Step times are medians, as "
+        "measured, of whatever ran beside them:"
+    )
+    return Table(head, rows, numbers=range(2, len(head)), note=note)
+
+
+def size_table(cells: Sequence[Cell]) -> Table:
+    head = ["setting", "case", "partial, last over first", "gradient, largest over smallest"]
+    rows = [
+        [
+            cell.setting or NOT_THERE,
+            cell.case,
+            plus_minus(cell.partial_growth, "3g"),
+            plus_minus(cell.gradient_spread, "3g"),
+        ]
+        for cell in cells
+    ]
+    return Table(head, rows, numbers=(2, 3), note="By depth, at the last look:")
+
+
+def settings_table(grid: Grid) -> Table:
+    """Values of several settings or seeds are told one after the other."""
+    rows = []
+    for key in dict.fromkeys(key for run in grid.runs for key in run.values if key not in PER_RUN):
+        values = [
+            dict.fromkeys(str(run.values[key]) for run in grid.runs if run.case == case and key in run.values)
+            for case in grid.cases
+        ]
+        rows.append([key, *(", ".join(of_case) or NOT_THERE for of_case in values)])
+    return Table(["key", *grid.cases], rows)
+
+
+def plus_minus(one: Estimate | None, form: str) -> str:
+    if one is None:
+        return NOT_THERE
+    form = form if form[0] == "+" else f".{form}"
+    half = "" if one.high is None else f" ± {format(one.high - one.mean, form.lstrip('+'))}"
+    return format(one.mean, form) + half
+
+
+def _range(one: Estimate | None) -> str:
+    if one is None:
+        return NOT_THERE
+    return f"{one.mean:.3f}" + ("" if one.low is None else f" ({one.low:.3f} to {one.high:.3f})")
+
+
+def _n(one: Estimate | None) -> str:
+    return NOT_THERE if one is None else str(one.n)
