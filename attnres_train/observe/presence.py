@@ -91,6 +91,7 @@ class Presence:
                     sign.unlink(missing_ok=True)
             store.set(_MEETING, secrets.token_hex(8))
         self.record.meeting = store.get(_MEETING).decode()
+        self._write()  # who watches this rank needs the meeting even if it is stopped before its next heartbeat
         threading.Thread(target=self._post, name="heartbeat to the store", daemon=True).start()
 
     def at(self, what: str, step: int | None = None) -> None:

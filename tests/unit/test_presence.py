@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed import HashStore
 
 from attnres_train.launch.process import PARENT, output_is_closed, parent_mark
 from attnres_train.launch.record import JOB, Record, read_records, shared_folder, write_record
@@ -35,6 +36,14 @@ def test_positions_are_exact_between_beats(presence: Presence, tmp_path: Path) -
     assert (found.at, found.step, found.pid, found.end) == ("saving", 41, os.getpid(), None)
     presence.end("failed", "KeyError: 1")
     assert (read_records(tmp_path / "job")[3].end, presence.record.reason) == ("failed", "KeyError: 1")
+
+
+def test_the_meeting_is_on_disk_as_soon_as_it_is_known(presence: Presence, tmp_path: Path) -> None:
+    """A rank that is stopped before its next heartbeat is ended by the sign of this meeting, or not at all."""
+    store = HashStore()
+    store.set(module._MEETING, "abc")
+    presence.join(store)
+    assert read_records(tmp_path / "job")[3].meeting == "abc"
 
 
 def test_records_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
