@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -121,7 +122,7 @@ class Schedule:
         owed = [0] * self.virtual if owed is None else owed
         in_flight, owing = [0] * self.virtual, [0] * self.virtual
         weight, heaviest, peak = 0, -1, Standing(tuple(in_flight), tuple(owing))
-        for forward, (_, chunk) in self.turns(rank):
+        for forward, (_, chunk) in _all_turns(self, rank):
             if forward:
                 in_flight[chunk] += 1
                 weight += kept[chunk]
@@ -135,3 +136,9 @@ class Schedule:
             if weight > heaviest:
                 heaviest, peak = weight, Standing(tuple(in_flight), tuple(owing))
         return peak
+
+
+@lru_cache(maxsize=64)
+def _all_turns(schedule: Schedule, rank: int) -> tuple[Turn, ...]:
+    """Kept for who weighs one schedule again and again, as advice does."""
+    return tuple(schedule.turns(rank))

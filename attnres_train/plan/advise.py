@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
+from math import inf
 from typing import Literal, NamedTuple
 
 from attnres_train.config.check import check
@@ -26,7 +27,7 @@ from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.checkpoint import plan_checkpoint
 from attnres_train.plan.memory import MemoryPlan, StageParameters, stage_parameters, worst_rank_memory
 from attnres_train.plan.speeds import Machine
-from attnres_train.plan.state import state_bytes
+from attnres_train.plan.state import StateBytes, state_bytes
 from attnres_train.plan.timing import TimePlan, Timing
 from attnres_train.plan.traffic import plan_traffic
 from attnres_train.plan.units import GIB
@@ -38,8 +39,6 @@ MOST_VIRTUAL = 8
 MOST_PIPELINE = 64
 RECOMPUTES: tuple[Literal["none", "depth", "block", "layer"], ...] = ("none", "depth", "block", "layer")
 """From the fastest to the leanest; the first that fits is the one that is timed."""
-_TIMED = 32
-"""Layouts that are simulated: those that a bound by their work alone leaves in front."""
 
 
 @dataclass(frozen=True)
@@ -124,32 +123,52 @@ def advise(config: RunConfig, world: int, machine: Machine, wanted: int = 5) -> 
 _TOO_LARGE = "memory"
 
 
+class _Candidate(NamedTuple):
+    """A layout that can run, not yet simulated."""
+
+    layout: Layout
+    timing: Timing
+
+
 class _Adviser:
     def __init__(self, config: RunConfig, world: int, machine: Machine):
         self.config, self.world, self.machine = config, world, machine
         self.entries = vocabulary_size(config)
         self.usable = usable_bytes(machine)
         self.counts: Counter[str] = Counter()
-        self.states: dict[tuple[int, ...], int] = {}
         self.examples: dict[str, tuple[Layout, str]] = {}
         self.wires = lru_cache(maxsize=None)(self._wire)
         self.parameters = lru_cache(maxsize=None)(self._parameters)
+        self.states = lru_cache(maxsize=None)(self._state)
 
     def advise(self, wanted: int) -> Advice:
         tried = 0
-        runnable: list[tuple[float, Layout, RunConfig]] = []
+        runnable: list[_Candidate] = []
         for grid in self._grids():
             for family in self._families(grid):
                 tried += len(family)
                 found = self._first_that_fits(family)
                 if found is not None:
                     runnable.append(found)
-        runnable.sort(key=lambda entry: entry[0])
-        timed = [self._timed(layout, config) for _, layout, config in runnable[:_TIMED]]
-        choices = [choice for choice in timed if choice is not None]
-        choices.sort(key=lambda choice: -choice.time.tokens_per_second)
+        choices = self._fastest(runnable, wanted)
         refused = tuple(Refusal(count, *self.examples[reason]) for reason, count in self.counts.most_common())
-        return Advice(self.machine, self.world, tuple(choices[:wanted]), tried, len(runnable), refused)
+        return Advice(self.machine, self.world, tuple(choices), tried, len(runnable), refused)
+
+    def _fastest(self, candidates: list[_Candidate], wanted: int) -> list[Choice]:
+        """The `wanted` fastest, the fastest first.
+
+        Only those are simulated that a bound does not rule out: once `wanted` are known, one whose step cannot be
+        shorter than the slowest of them. A good guess comes first, so that the bounds have something to beat.
+        """
+        best: list[Choice] = []
+        for candidate in sorted(candidates, key=lambda each: each.timing.evenly_seconds()):
+            timing, slowest = candidate.timing, best[-1].time.step_seconds if len(best) == wanted else inf
+            if timing.least_seconds_of_any_split() >= slowest or timing.least_seconds() >= slowest:
+                continue
+            choice = self._timed(candidate)
+            if choice is not None:
+                best = sorted([*best, choice], key=lambda each: each.time.step_seconds)[:wanted]
+        return best
 
     def _grids(self) -> Iterator[tuple[int, int, int]]:
         """Tensor, pipeline and virtual degrees, whatever they are good for."""
@@ -171,7 +190,7 @@ class _Adviser:
         for size, zero in product(sizes, zeros):
             yield [Layout(tensor, pipeline, virtual, data, tensor > 1, size, again, zero) for again in RECOMPUTES]
 
-    def _first_that_fits(self, family: list[Layout]) -> tuple[float, Layout, RunConfig] | None:
+    def _first_that_fits(self, family: list[Layout]) -> _Candidate | None:
         """Rules first, then memory, the fastest of the family first.
 
         The first rank has most micro-batches in flight and the last the head: if neither is too full it goes on, and
@@ -184,26 +203,28 @@ class _Adviser:
                 continue
             wire, padded = self.wires(layout.pipeline, layout.virtual, layout.tensor), self._padded(layout.tensor)
             count = num_micro_batches(config, self.world)
-            if (bytes_ := self._least_bytes(config, wire, padded, layout)) > self.usable:
+            state_of = self._state_of(layout)
+            if (bytes_ := _standing(state_of(0))) > self.usable:
                 for other in family[number:]:  # what is made again does not change it
                     self._refuse(other, _TOO_LARGE, self._needs(bytes_))
                 return None
             for rank in dict.fromkeys((0, layout.pipeline - 1)):
-                bytes_ = worst_rank_memory(config, padded, wire, count, layout.data, [rank]).total
+                bytes_ = worst_rank_memory(config, padded, wire, count, layout.data, [rank], state_of).total
                 if bytes_ > self.usable:
                     self._refuse(layout, _TOO_LARGE, self._needs(bytes_))
                     break
             else:
-                return self._timing(layout, config, count).least_seconds(), layout, config
+                return _Candidate(layout, self._timing(layout, config, count))
         return None
 
-    def _least_bytes(self, config: RunConfig, wire: WirePlan, padded: int, layout: Layout) -> int:
-        """Weights, gradients, masters and moments of the first rank."""
-        key = (layout.tensor, layout.pipeline, layout.virtual, layout.zero)
-        if key not in self.states:
-            state = state_bytes(config, padded, wire, 0, layout.data)
-            self.states[key] = state.weights + state.gradients + state.masters + state.moments
-        return self.states[key]
+    def _state_of(self, layout: Layout) -> Callable[[int], StateBytes]:
+        """Of a rank of `layout`; neither the micro-batch nor what is made again changes it."""
+        return partial(self.states, layout.pipeline, layout.virtual, layout.tensor, layout.zero)
+
+    def _state(self, pipeline: int, virtual: int, tensor: int, zero: int, rank: int) -> StateBytes:
+        data = self.world // (tensor * pipeline)
+        config = self._configured(Layout(tensor, pipeline, virtual, data, False, 1, "none", zero))
+        return state_bytes(config, self._padded(tensor), self.wires(pipeline, virtual, tensor), rank, data)
 
     def _needs(self, size: float) -> str:
         return f"needs {size / GIB:,.1f} of {self.usable / GIB:,.1f} GiB"
@@ -251,11 +272,10 @@ class _Adviser:
             config, self._padded(layout.tensor), self.wires(*shape), parameters, count, self.world, self.machine
         )
 
-    def _timed(self, layout: Layout, config: RunConfig) -> Choice | None:
-        count = num_micro_batches(config, self.world)
-        timing = self._timing(layout, config, count)
-        padded, training = self._padded(layout.tensor), config.training
-        memory = worst_rank_memory(config, padded, timing.wire, count, layout.data)
+    def _timed(self, candidate: _Candidate) -> Choice | None:
+        layout, timing, config = candidate.layout, candidate.timing, candidate.timing.config
+        count, padded, training = timing.micro_batches, timing.padded, config.training
+        memory = worst_rank_memory(config, padded, timing.wire, count, layout.data, state_of=self._state_of(layout))
         if memory.total > self.usable:
             self._refuse(layout, _TOO_LARGE, self._needs(memory.total))
             return None
@@ -266,6 +286,11 @@ class _Adviser:
         time = timing.plan(flops, save.total_bytes)
         wire_bytes = traffic.step_forward_bytes + traffic.step_backward_bytes
         return Choice(layout, layout.overrides(self.config), time, memory, wire_bytes)
+
+
+def _standing(state: StateBytes) -> int:
+    """What stands on the device whatever the micro-batch is."""
+    return state.weights + state.gradients + state.masters + state.moments
 
 
 def _rule(problem: Problem) -> str:
