@@ -124,7 +124,7 @@ class Worker:
 
     def least(self) -> Work:
         """Of one micro-batch through the whole model, forward and backward: what any split has to share out."""
-        model, layers = self.config.model, self.config.model.num_layers
+        layers = self.config.model.num_layers
         sources = source_counts(self.wire.layout)
         work = (self._layer + self._layer_backward) * layers + self._reads(sources) + self._reads_backward(sources)
         if self.config.training.recompute in ("layer", "block"):
