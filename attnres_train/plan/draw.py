@@ -166,7 +166,7 @@ def _draw_hops(axes: Axes, plan: Plan) -> None:
                      label=f"standard residual, {_mib(plan.wire.slice_bytes)}")  # fmt: skip
         axes.legend(frameon=False, fontsize=7.5, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     axes.set_yticks(list(rows), [f"{hop.from_stage} -> {hop.to_stage}" for hop in hops], fontsize=7)
-    axes.set_ylabel("stages of the hop")
+    axes.set_ylabel("stages of the hop", labelpad=10)
     axes.set_xlabel("MiB a micro-batch over the hop, on one tensor rank")
     axes.invert_yaxis()
 

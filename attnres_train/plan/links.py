@@ -26,17 +26,24 @@ class Links:
         return self.tensor * self.data
 
     def between_tensor_ranks(self) -> Link:
-        return self.machine.near if self.tensor <= self.machine.devices_per_node else self.machine.far
+        inside_a_node = self.tensor <= self.machine.devices_per_node
+        return self.machine.near_of(self.tensor) if inside_a_node else self.machine.far
+
+    def between_data_ranks(self) -> tuple[Link, Link]:
+        """The link of a data rank to those in its node, and to those in others."""
+        in_node = min(self.data, max(1, self.machine.devices_per_node // self.tensor))
+        return self.machine.near_of(in_node), self.machine.far
 
     def into(self, stage: int) -> Link:
         """The link that leads into `stage`."""
+        near = self.machine.near_of(2)
         if stage == 0:
-            return self.machine.near
+            return near
         node, ranks = self.machine.devices_per_node, (self.wire.rank_of(stage - 1), self.wire.rank_of(stage))
         # A micro-batch of one replica may stay inside a node while another's crosses: the slowest sets the pace.
         here, there = (range(rank * self.inside, (rank + 1) * self.inside) for rank in ranks)
         crosses = any(a // node != b // node for a, b in zip(here, there, strict=True))
-        return self.machine.far if crosses else self.machine.near
+        return self.machine.far if crosses else near
 
     def data_rate(self, near: float, far: float) -> float:
         """Bus rate of a ring of the data ranks, of those inside a node and between nodes: every rank of a node brings

@@ -51,7 +51,7 @@ class StepEnd:
 
     def _reduce_seconds(self, rank: int) -> float:
         """Of the gradients: over the data ranks, and of a tied table over the two ends of the pipeline."""
-        near, far, wire = self.links.machine.near, self.links.machine.far, self.links.wire
+        (near, far), wire = self.links.between_data_ranks(), self.links.wire
         seconds = 0.0
         if self.links.data > 1:
             rate = self.links.data_rate(near.reduce_scatter_bytes_per_second, far.reduce_scatter_bytes_per_second)
@@ -75,7 +75,7 @@ class StepEnd:
         """Of the new weights over the data ranks."""
         if self.links.data == 1:
             return 0.0
-        near, far = self.links.machine.near, self.links.machine.far
+        near, far = self.links.between_data_ranks()
         rate = self.links.data_rate(near.all_gather_bytes_per_second, far.all_gather_bytes_per_second)
         weights = element_bytes(self.config) * self._held(rank)
         return self._gathers * weights * self._ring / rate + near.collective_latency_seconds

@@ -144,3 +144,23 @@ def test_a_run_of_deepspeed_is_advised_both_engines_and_how_to_ask_for_them(tmp_
         planned = plan(load_checked(path, [*kept, *choice.overrides.split()], 8, "plan").config, 8, machine=H100)
         assert planned.memory == choice.memory
         assert (planned.memory.host > 0) == (choice.layout.zero > 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "wanted"),
+    [
+        ("", [], "is a folder"),
+        ("picture", [], "does not end in .png"),
+        ("nowhere/x.png", [], "there is no folder"),
+        ("x.png", ["--advise"], "tries many"),
+    ],
+    ids=["folder", "no suffix", "no folder", "advice"],
+)
+def test_pictures_that_cannot_be_are_refused(
+    tmp_path: Path, name: str, more: list[str], wanted: str, capsys: Any
+) -> None:
+    command = ["plan", str(write(tmp_path)), "--world", "2", "--device", "h200", "--draw", str(tmp_path / name), *more]
+    assert main([*command, "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["key"] == "--draw" and wanted in problem["message"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".toml"]
