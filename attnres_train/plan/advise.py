@@ -167,7 +167,7 @@ class _Adviser:
             self.leanest[reason] = size
             self.examples.pop(reason, None)
         what = "weights, gradients and optimizer alone need" if reason == _STATE_TOO_LARGE else "needs"
-        words = f"{what} {size / GIB:,.1f} GiB of the {self.usable / GIB:,.1f} GiB of a device; the leanest of them"
+        words = f"{what} {size / GIB:,.2f} GiB of the {self.usable / GIB:,.1f} GiB of a device; the leanest of them"
         self._refuse(layout, reason, words)
 
     def _refuse(self, layout: Layout, reason: str, words: str) -> None:
