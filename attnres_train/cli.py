@@ -20,7 +20,7 @@ from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, lo
 from attnres_train.config.overrides import separate
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.errors import ExitCode, Problem, Refused
-from attnres_train.plan.text import counted
+from attnres_train.plan.page import counted
 
 _DESCRIPTION = """\
 Pretrain transformers whose residual connection is attention over depth.

@@ -16,7 +16,7 @@ from attnres_train.config.show import config_values
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
-from attnres_train.plan.text import counted
+from attnres_train.plan.page import counted
 from attnres_train.progress import TrainState
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
 from attnres_train.errors import refuse
-from attnres_train.plan.text import counted, table
+from attnres_train.plan.page import counted, table
 
 _LAST_STEPS = 3
 _SHOWN_TAGS = ("loss/train", "loss/valid", "optim/lr", "optim/grad_norm", "throughput/tokens_per_second")

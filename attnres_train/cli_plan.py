@@ -35,7 +35,13 @@ def add_plan_options(command: argparse.ArgumentParser) -> None:
 
 def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
     """The plan, or the advice, as an object and as text. Raises Refused."""
+    if options.draw is not None:
+        from attnres_train.plan.draw import check_picture
+
+        check_picture(options.draw)
     if options.advise:  # the layout of the file need not be sound
+        if options.draw is not None:
+            raise Refused(Problem("--draw", "draws one layout, and --advise tries many", "leave out one of the two"))
         return _advice(options, load(options.config, overrides).config)
     loaded = load_checked(options.config, overrides, options.world, "plan")
     planned = plan(loaded.config, options.world, machine=_machine(options, loaded.config))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from attnres_train.plan.text import counted
+from attnres_train.plan.page import counted
 
 REPORT = """\
 One HTML file to be opened anywhere (nothing is loaded from a network), and PNGs of its figures: loss against steps,

@@ -9,7 +9,7 @@ from attnres_train.checkpoint.folder import checkpoints_folder, is_named, named_
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.checkpoint.verify import damages, strangers
 from attnres_train.errors import Problem, Refused, refuse
-from attnres_train.plan.text import counted
+from attnres_train.plan.page import counted
 
 _GIB = 2**30
 

@@ -26,7 +26,7 @@ from attnres_train.launch.facts import version_facts
 from attnres_train.launch.names import is_own, resolve
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import device_file_text
-from attnres_train.plan.text import table
+from attnres_train.plan.page import table
 
 MIB = 1 << 20
 MOST_RANKS = 8

@@ -7,7 +7,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
@@ -29,7 +29,7 @@ _SQUARE_ON_CPU, _SQUARE_ON_GPU = 1024, 8192
 class Shapes:
     """Sizes that the rates are measured at: those of a configuration, whole unless said; `tensor` ranks share them."""
 
-    precision: str
+    precision: Literal["fp32", "bf16"]
     tokens: int
     sequence: int
     width: int

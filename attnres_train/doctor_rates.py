@@ -23,7 +23,7 @@ from attnres_train.depth.aggregation import aggregate_sources
 from attnres_train.depth.mix import Norm
 from attnres_train.depth.source import Source
 from attnres_train.doctor_device import Shapes
-from attnres_train.plan.timing import ADAM_BYTES
+from attnres_train.plan.step_end import ADAM_BYTES
 from attnres_train.plan.work import (
     ADD_PASSES,
     ATTENTION_BACKWARD,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -119,19 +120,27 @@ class Schedule:
     def at_peak(self, rank: int, kept: Sequence[int], owed: Sequence[int] | None = None) -> Standing:
         """What stands on `rank` when it weighs most: `kept[c]` a micro-batch in flight on chunk c, `owed[c]` owing."""
         owed = [0] * self.virtual if owed is None else owed
+        turns = _all_turns(self, rank)
+        # What a backward adds and takes: it owes to the chunk before it, and what the chunk after it owed is paid.
+        behind = [
+            (owed[c] if c else 0) - kept[c] - (owed[c + 1] if c + 1 < self.virtual else 0) for c in range(self.virtual)
+        ]
+        weight, heaviest, peak = 0, -1, 0
+        for position, (forward, (_, chunk)) in enumerate(turns, 1):
+            weight += kept[chunk] if forward else behind[chunk]
+            if weight > heaviest:
+                heaviest, peak = weight, position
         in_flight, owing = [0] * self.virtual, [0] * self.virtual
-        weight, heaviest, peak = 0, -1, Standing(tuple(in_flight), tuple(owing))
-        for forward, (_, chunk) in self.turns(rank):
-            if forward:
-                in_flight[chunk] += 1
-                weight += kept[chunk]
-            else:
-                in_flight[chunk] -= 1
+        for forward, (_, chunk) in turns[:peak]:
+            in_flight[chunk] += 1 if forward else -1
+            if not forward:
                 owing[chunk] += chunk > 0
-                weight += owed[chunk] * (chunk > 0) - kept[chunk]
                 if chunk + 1 < self.virtual:
                     owing[chunk + 1] -= 1
-                    weight -= owed[chunk + 1]
-            if weight > heaviest:
-                heaviest, peak = weight, Standing(tuple(in_flight), tuple(owing))
-        return peak
+        return Standing(tuple(in_flight), tuple(owing))
+
+
+@lru_cache(maxsize=64)
+def _all_turns(schedule: Schedule, rank: int) -> tuple[Turn, ...]:
+    """Kept for who weighs one schedule again and again, as advice does."""
+    return tuple(schedule.turns(rank))

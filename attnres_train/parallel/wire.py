@@ -122,6 +122,8 @@ class WirePlan:
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages of `rank`, in the order a micro-batch visits them: its chunks."""
+        if self.placement == "loop":
+            return tuple(range(rank, self.num_stages, self.pipeline))
         return tuple(stage for stage in range(self.num_stages) if self.rank_of(stage) == rank)
 
     def first_sublayer(self, stage: int) -> int:

@@ -1,7 +1,7 @@
 """What a configuration amounts to and will cost, before any rank starts; pure functions of plain values, without torch.
 
 whole        the plan of a run: everything below in one value
-report       the same as the object that `--json` prints; text: as one page
+report       the same as the object that `--json` prints; text: as one page; stage_table: its stages; page: its lines
 units        sizes that all count in
 tensors      the parameters of a stage in the model's order; partition: how data ranks divide them
 state        weights, gradients, masters, moments; buffers: what else stands at the peak
@@ -12,8 +12,9 @@ devices      well known devices by their data sheets; device_file: one's own mac
 speeds       rates that a prediction rests on: measured, or assumed shares of a data sheet
 work         FLOPs and bytes of a micro-batch on a stage, by kind
 simulate     a step as events, through the schedule
-timing       the three together: seconds of a step, of the run, of a save
-advise       layouts for a number of devices, the fastest first; advice_text: as a page or JSON
+links        which link ranks talk over; step_end: seconds of what follows the schedule
+timing       all of it together: seconds of a step, of the run, of a save
+layouts      what advice tries on a number of devices; advise: the fastest of them; advice_text: as a page or JSON
 draw         a picture of the schedule; the only one that imports matplotlib
 """
 

@@ -6,11 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_train.plan.advise import Advice, Choice, Layout
-from attnres_train.plan.text import table
+from attnres_train.plan.page import page_table
 from attnres_train.plan.units import GIB
-
-_WIDEST = 92
-"""Columns of a reason."""
 
 
 def advice_text(advice: Advice, title: str) -> str:
@@ -23,15 +20,16 @@ def advice_text(advice: Advice, title: str) -> str:
         "",
     ]
     if advice.choices:
-        lines += table([_HEAD, *(_row(n, c) for n, c in enumerate(advice.choices, 1))], indent=2, right=range(11))
-        lines += ["", *(f"  {n}: {choice.overrides}" for n, choice in enumerate(advice.choices[:3], 1))]
+        lines += page_table([_HEAD, *(_row(n, c) for n, c in enumerate(advice.choices, 1))], right=range(11))
+        asked = [(f"{n}:", choice.overrides or "as in the file") for n, choice in enumerate(advice.choices[:3], 1)]
+        lines += ["", *page_table(asked), "", *page_table(_MEANING)]
     else:
         lines += ["  none"]
-    lines += ["", f"  assumed: {machine.assumptions}"]
+    lines += ["", *page_table([("measured" if machine.measured else "assumed", machine.assumptions)])]
     if advice.refused:
-        rows = [("refused", "for instance", "")]
-        rows += [(str(r.number), _short(r.layout), _cut(r.words)) for r in advice.refused]
-        lines += ["", *table(rows, indent=2, right=(0,))]
+        rows = [("refused", "for instance", "because")]
+        rows += [(f"{r.number:,}", _short(r.layout), r.words) for r in advice.refused]
+        lines += ["", *page_table(rows, right=(0,))]
     return "\n".join(lines)
 
 
@@ -48,6 +46,13 @@ _HEAD = (
     "bubble %",
     "GiB",
     "wire GiB",
+)
+_MEANING = (
+    ("micro", "samples of a micro-batch"),
+    ("again", "training.recompute, what backward makes again"),
+    ("bubble", "of the schedule's time, all ranks together wait for work or for messages"),
+    ("GiB", "tensors on the fullest rank"),
+    ("wire GiB", "between pipeline stages in a step, over all ranks and both ways"),
 )
 
 
@@ -68,12 +73,10 @@ def _row(number: int, choice: Choice) -> tuple[str, ...]:
 
 
 def _short(layout: Layout) -> str:
-    text = f"{layout.tensor} x {layout.pipeline}" + (f" ({layout.virtual})" if layout.virtual > 1 else "")
-    return f"{text} x {layout.data}, micro {layout.micro_batch_size}"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 4]} ..."
+    virtual = f" x virtual {layout.virtual}" if layout.virtual > 1 else ""
+    zero = f", ZeRO-{layout.zero}" if layout.zero else ""
+    grid = f"tensor {layout.tensor}, pipeline {layout.pipeline}{virtual}, data {layout.data}"
+    return f"{grid}, micro {layout.micro_batch_size}{zero}"
 
 
 def advice_json(advice: Advice) -> dict[str, Any]:

@@ -10,73 +10,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import product
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import inf
+from typing import NamedTuple
 
 from attnres_train.config.check import check
 from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
 from attnres_train.config.run_config import RunConfig
-from attnres_train.engine.config import DeepSpeedSection, EngineConfig
 from attnres_train.errors import Problem
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.checkpoint import plan_checkpoint
+from attnres_train.plan.layouts import Layout, families
 from attnres_train.plan.memory import MemoryPlan, StageParameters, stage_parameters, worst_rank_memory
 from attnres_train.plan.speeds import Machine
-from attnres_train.plan.state import state_bytes
+from attnres_train.plan.state import StateBytes, state_bytes
 from attnres_train.plan.timing import TimePlan, Timing
 from attnres_train.plan.traffic import plan_traffic
 from attnres_train.plan.units import GIB
 from attnres_train.plan.whole import usable_bytes
-
-MOST_MICRO_BATCH = 8
-"""Samples of a micro-batch; more of them seldom make a product faster and never a bubble smaller."""
-MOST_VIRTUAL = 8
-MOST_PIPELINE = 64
-RECOMPUTES: tuple[Literal["none", "depth", "block", "layer"], ...] = ("none", "depth", "block", "layer")
-"""From the fastest to the leanest; the first that fits is the one that is timed."""
-_TIMED = 32
-"""Layouts that are simulated: those that a bound by their work alone leaves in front."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a candidate changes. `zero` is DeepSpeed's stage; 0 stands for megatron-core's engine."""
-
-    tensor: int
-    pipeline: int
-    virtual: int
-    data: int
-    sequence: bool
-    micro_batch_size: int
-    recompute: Literal["none", "depth", "block", "layer"]
-    zero: int = 0
-
-    def overrides(self, config: RunConfig) -> str:
-        """The command-line overrides that make `config` this layout; what it has already is left out."""
-        parallel, training, engine = config.parallel, config.training, config.engine
-        pairs: list[tuple[str, object, object]] = [
-            ("parallel.tensor", self.tensor, parallel.tensor),
-            ("parallel.pipeline", self.pipeline, parallel.pipeline),
-            ("parallel.virtual", self.virtual, parallel.virtual),
-            ("parallel.sequence", self.sequence, parallel.sequence),
-            ("parallel.layers_per_stage", None, parallel.layers_per_stage),
-            ("parallel.micro_batch_group", None, parallel.micro_batch_group),
-            ("parallel.balance", "cost", parallel.balance),
-            ("training.micro_batch_size", self.micro_batch_size, training.micro_batch_size),
-            ("training.accumulation", None, training.accumulation),
-            ("training.recompute", self.recompute, training.recompute),
-        ]
-        if self.zero:
-            pairs += [
-                ("engine.kind", "deepspeed", engine.kind),
-                ("engine.deepspeed.zero_stage", self.zero, engine.deepspeed.zero_stage),
-            ]
-        changed = [(key, wanted) for key, wanted, present in pairs if wanted != present]
-        return " ".join(f"--{key} {str(wanted).lower()}" for key, wanted in changed)
 
 
 @dataclass(frozen=True)
@@ -121,7 +75,14 @@ def advise(config: RunConfig, world: int, machine: Machine, wanted: int = 5) -> 
     return _Adviser(config, world, machine).advise(wanted)
 
 
-_TOO_LARGE = "memory"
+_STATE_TOO_LARGE, _TOO_LARGE = "state", "memory"
+
+
+class _Candidate(NamedTuple):
+    """A layout that can run, not yet simulated."""
+
+    layout: Layout
+    timing: Timing
 
 
 class _Adviser:
@@ -130,115 +91,94 @@ class _Adviser:
         self.entries = vocabulary_size(config)
         self.usable = usable_bytes(machine)
         self.counts: Counter[str] = Counter()
-        self.states: dict[tuple[int, ...], int] = {}
+        self.leanest: dict[str, int] = {}
         self.examples: dict[str, tuple[Layout, str]] = {}
         self.wires = lru_cache(maxsize=None)(self._wire)
         self.parameters = lru_cache(maxsize=None)(self._parameters)
+        self.states = lru_cache(maxsize=None)(self._state)
 
     def advise(self, wanted: int) -> Advice:
         tried = 0
-        runnable: list[tuple[float, Layout, RunConfig]] = []
-        for grid in self._grids():
-            for family in self._families(grid):
-                tried += len(family)
-                found = self._first_that_fits(family)
-                if found is not None:
-                    runnable.append(found)
-        runnable.sort(key=lambda entry: entry[0])
-        timed = [self._timed(layout, config) for _, layout, config in runnable[:_TIMED]]
-        choices = [choice for choice in timed if choice is not None]
-        choices.sort(key=lambda choice: -choice.time.tokens_per_second)
+        runnable: list[_Candidate] = []
+        for family in families(self.world, self.machine.devices_per_node, self.config.model.num_layers):
+            tried += len(family)
+            found = self._first_that_fits(family)
+            if found is not None:
+                runnable.append(found)
+        choices = self._fastest(runnable, wanted)
         refused = tuple(Refusal(count, *self.examples[reason]) for reason, count in self.counts.most_common())
-        return Advice(self.machine, self.world, tuple(choices[:wanted]), tried, len(runnable), refused)
+        return Advice(self.machine, self.world, tuple(choices), tried, len(runnable), refused)
 
-    def _grids(self) -> Iterator[tuple[int, int, int]]:
-        """Tensor, pipeline and virtual degrees, whatever they are good for."""
-        node = min(self.machine.devices_per_node, self.world)
-        tensors = [t for t in range(1, node + 1) if self.world % t == 0 and node % t == 0]
-        layers = self.config.model.num_layers
-        for tensor in tensors:
-            rest = self.world // tensor
-            for pipeline in (p for p in range(1, min(rest, MOST_PIPELINE) + 1) if rest % p == 0):
-                most = 1 if pipeline == 1 else max(1, min(MOST_VIRTUAL, layers // pipeline))
-                yield from ((tensor, pipeline, virtual) for virtual in range(1, most + 1))
+    def _fastest(self, candidates: list[_Candidate], wanted: int) -> list[Choice]:
+        """The `wanted` fastest, the fastest first.
 
-    def _families(self, grid: tuple[int, int, int]) -> Iterator[list[Layout]]:
-        """Layouts that differ in what is made again alone, the fastest first."""
-        tensor, pipeline, virtual = grid
-        data = self.world // (tensor * pipeline)
-        sizes = [1 << power for power in range(MOST_MICRO_BATCH.bit_length()) if 1 << power <= MOST_MICRO_BATCH]
-        zeros = (0, 2, 3) if pipeline == 1 and data > 1 else (0,)
-        for size, zero in product(sizes, zeros):
-            yield [Layout(tensor, pipeline, virtual, data, tensor > 1, size, again, zero) for again in RECOMPUTES]
+        Only those are simulated that a bound does not rule out: once `wanted` are known, one whose step cannot be
+        shorter than the slowest of them. A good guess comes first, so that the bounds have something to beat.
+        """
+        best: list[Choice] = []
+        for candidate in sorted(candidates, key=lambda each: each.timing.evenly_seconds()):
+            timing, slowest = candidate.timing, best[-1].time.step_seconds if len(best) == wanted else inf
+            if timing.least_seconds_of_any_split() >= slowest or timing.least_seconds() >= slowest:
+                continue
+            choice = self._timed(candidate)
+            if choice is not None:
+                best = sorted([*best, choice], key=lambda each: each.time.step_seconds)[:wanted]
+        return best
 
-    def _first_that_fits(self, family: list[Layout]) -> tuple[float, Layout, RunConfig] | None:
+    def _first_that_fits(self, family: list[Layout]) -> _Candidate | None:
         """Rules first, then memory, the fastest of the family first.
 
         The first rank has most micro-batches in flight and the last the head: if neither is too full it goes on, and
         what is chosen is held against the memory of every rank.
         """
         for number, layout in enumerate(family):
-            config = self._configured(layout)
+            config = layout.applied_to(self.config)
             if problems := check(config, self.world):
                 self._refuse(layout, _rule(problems[0]), f"{problems[0].key}: {problems[0].message}")
                 continue
             wire, padded = self.wires(layout.pipeline, layout.virtual, layout.tensor), self._padded(layout.tensor)
             count = num_micro_batches(config, self.world)
-            if (bytes_ := self._least_bytes(config, wire, padded, layout)) > self.usable:
+            state_of = self._state_of(layout)
+            if (bytes_ := _standing(state_of(0))) > self.usable:
                 for other in family[number:]:  # what is made again does not change it
-                    self._refuse(other, _TOO_LARGE, self._needs(bytes_))
+                    self._too_large(other, _STATE_TOO_LARGE, bytes_)
                 return None
             for rank in dict.fromkeys((0, layout.pipeline - 1)):
-                bytes_ = worst_rank_memory(config, padded, wire, count, layout.data, [rank]).total
+                bytes_ = worst_rank_memory(config, padded, wire, count, layout.data, [rank], state_of).total
                 if bytes_ > self.usable:
-                    self._refuse(layout, _TOO_LARGE, self._needs(bytes_))
+                    self._too_large(layout, _TOO_LARGE, bytes_)
                     break
             else:
-                return self._timing(layout, config, count).least_seconds(), layout, config
+                return _Candidate(layout, self._timing(layout, config, count))
         return None
 
-    def _least_bytes(self, config: RunConfig, wire: WirePlan, padded: int, layout: Layout) -> int:
-        """Weights, gradients, masters and moments of the first rank."""
-        key = (layout.tensor, layout.pipeline, layout.virtual, layout.zero)
-        if key not in self.states:
-            state = state_bytes(config, padded, wire, 0, layout.data)
-            self.states[key] = state.weights + state.gradients + state.masters + state.moments
-        return self.states[key]
+    def _state_of(self, layout: Layout) -> Callable[[int], StateBytes]:
+        """Of a rank of `layout`; neither the micro-batch nor what is made again changes it."""
+        return partial(self.states, layout.pipeline, layout.virtual, layout.tensor, layout.zero)
 
-    def _needs(self, size: float) -> str:
-        return f"needs {size / GIB:,.1f} of {self.usable / GIB:,.1f} GiB"
+    def _state(self, pipeline: int, virtual: int, tensor: int, zero: int, rank: int) -> StateBytes:
+        data = self.world // (tensor * pipeline)
+        config = Layout(tensor, pipeline, virtual, data, False, 1, "none", zero).applied_to(self.config)
+        return state_bytes(config, self._padded(tensor), self.wires(pipeline, virtual, tensor), rank, data)
+
+    def _too_large(self, layout: Layout, reason: str, size: int) -> None:
+        """Refused, with the leanest of its kind as the example: how far the devices are from enough."""
+        if size < self.leanest.get(reason, size + 1):
+            self.leanest[reason] = size
+            self.examples.pop(reason, None)
+        what = "weights, gradients and optimizer alone need" if reason == _STATE_TOO_LARGE else "needs"
+        words = f"{what} {size / GIB:,.2f} GiB of the {self.usable / GIB:,.1f} GiB of a device; the leanest of them"
+        self._refuse(layout, reason, words)
 
     def _refuse(self, layout: Layout, reason: str, words: str) -> None:
         self.counts[reason] += 1
         self.examples.setdefault(reason, (layout, words))
 
-    def _configured(self, layout: Layout) -> RunConfig:
-        config = self.config
-        parallel = replace(
-            config.parallel,
-            tensor=layout.tensor,
-            pipeline=layout.pipeline,
-            virtual=layout.virtual,
-            sequence=layout.sequence,
-            layers_per_stage=None,
-            micro_batch_group=None,
-            balance="cost",
-        )
-        training = replace(
-            config.training,
-            micro_batch_size=layout.micro_batch_size,
-            accumulation=None,
-            recompute=layout.recompute,
-        )
-        section = DeepSpeedSection(zero_stage=layout.zero)
-        engine = EngineConfig(kind="deepspeed", deepspeed=section) if layout.zero else config.engine
-        return replace(config, parallel=parallel, training=training, engine=engine)
-
     def _padded(self, tensor: int) -> int:
         return self.config.model.padded_vocabulary(self.entries, tensor)
 
     def _wire(self, pipeline: int, virtual: int, tensor: int) -> WirePlan:
-        config = self._configured(Layout(tensor, pipeline, virtual, 1, False, 1, "none"))
+        config = Layout(tensor, pipeline, virtual, 1, False, 1, "none").applied_to(self.config)
         return wire_plan(config, resolved_split(config, self.entries))
 
     def _parameters(self, pipeline: int, virtual: int, tensor: int) -> tuple[StageParameters, ...]:
@@ -251,13 +191,12 @@ class _Adviser:
             config, self._padded(layout.tensor), self.wires(*shape), parameters, count, self.world, self.machine
         )
 
-    def _timed(self, layout: Layout, config: RunConfig) -> Choice | None:
-        count = num_micro_batches(config, self.world)
-        timing = self._timing(layout, config, count)
-        padded, training = self._padded(layout.tensor), config.training
-        memory = worst_rank_memory(config, padded, timing.wire, count, layout.data)
+    def _timed(self, candidate: _Candidate) -> Choice | None:
+        layout, timing, config = candidate.layout, candidate.timing, candidate.timing.config
+        count, padded, training = timing.micro_batches, timing.padded, config.training
+        memory = worst_rank_memory(config, padded, timing.wire, count, layout.data, state_of=self._state_of(layout))
         if memory.total > self.usable:
-            self._refuse(layout, _TOO_LARGE, self._needs(memory.total))
+            self._too_large(layout, _TOO_LARGE, memory.total)
             return None
         tokens = training.global_batch_size * training.sequence_length
         flops = training_flops_per_token(config.model, padded, training.sequence_length) * tokens
@@ -266,6 +205,11 @@ class _Adviser:
         time = timing.plan(flops, save.total_bytes)
         wire_bytes = traffic.step_forward_bytes + traffic.step_backward_bytes
         return Choice(layout, layout.overrides(self.config), time, memory, wire_bytes)
+
+
+def _standing(state: StateBytes) -> int:
+    """What stands on the device whatever the micro-batch is."""
+    return state.weights + state.gradients + state.masters + state.moments
 
 
 def _rule(problem: Problem) -> str:

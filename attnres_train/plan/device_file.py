@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from math import isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -27,8 +28,8 @@ class DeviceFile:
     """What a device file says."""
 
     name: str
-    precision: str
-    """What was measured: fp32 or bf16."""
+    precision: Literal["fp32", "bf16"]
+    """What was measured."""
     shapes: str
     """Of which model, in words."""
     peak_flops_per_second: float = Field(gt=0)
@@ -77,23 +78,35 @@ def find_machine(named: str, precision: str, efficiency: float | None = None) ->
     if Path(named).is_file():
         if efficiency is not None:
             raise refuse("--efficiency", f"{named} has measured rates", "leave --efficiency out, or edit the file")
-        return read_device_file(Path(named)).machine()
+        return _for_precision(read_device_file(Path(named)), precision)
     near = _nearest(named.lower(), DEVICES) or list(DEVICES)
     what = "is neither a device that is known here nor a file"
     raise refuse("--device", f"{named!r} {what}", f"write {' or '.join(near)}, or the path of a device file")
+
+
+def _for_precision(read: DeviceFile, precision: str) -> Machine:
+    machine = read.machine()
+    if read.precision == precision:
+        return machine
+    return replace(machine, assumptions=f"{machine.assumptions}; this run is in {precision}, which they do not tell of")
 
 
 def read_device_file(path: Path) -> DeviceFile:
     """Read and check `path`. Raises Refused with everything that is wrong in it."""
     try:
         text = path.read_text(encoding="utf-8")
-        values: dict[str, Any] = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise refuse(str(path), f"cannot be read as a device file: {error}", _REMEDY) from error
-    problems: list[Problem] = []
+    if not isinstance(values, dict):
+        raise refuse(str(path), f"holds a {type(values).__name__}, not a table of names and values", _REMEDY)
+    problems = list(_endless(path, values))
     for name, kind in _TABLES.items():
         if isinstance(table := values.get(name), dict):
             values[name] = _build(path, kind, table, f"{name}.", problems)
+        elif table is not None:
+            problems.append(Problem(f"{path}: {name}", f"{table!r} is no table", f"write [{name}] and its keys below"))
+            values[name] = None
     read = _build(path, DeviceFile, values, "", problems)
     if read is None or problems:
         raise Refused(problems)
@@ -112,6 +125,15 @@ def device_file_text(values: DeviceFile) -> str:
 
 _TABLES: dict[str, type[Rates] | type[Link]] = {"alone": Rates, "together": Rates, "link": Link, "network": Link}
 _REMEDY = "`attnres doctor CONFIG --device-file FILE` writes one"
+
+
+def _endless(path: Path, values: dict[str, Any], place: str = "") -> Iterator[Problem]:
+    """Infinities and what is no number: TOML and Python's JSON have words for them, and no machine such speeds."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _endless(path, value, f"{place}{name}.")
+        elif isinstance(value, float) and not isfinite(value):
+            yield Problem(f"{path}: {place}{name}", f"{value} is no finite number", _REMEDY)
 
 
 def _nearest(word: str, known: Iterable[str]) -> list[str]:

@@ -28,6 +28,9 @@ class Device:
     devices_per_node: int
     source: str
     """Where the figures come from."""
+    meshed: bool = False
+    """Whether `link` is the sum of one link to each neighbour in the node, so that two devices have one of them between
+    them; else a switch gives any two all of it."""
 
     def peak_flops_per_second(self, precision: str) -> float:
         return {"bf16": self.bf16_flops_per_second, "fp32": self.fp32_flops_per_second}[precision]
@@ -103,6 +106,7 @@ DEVICES: dict[str, Device] = {
             8,
             "AMD Instinct MI300X data sheet: 1,307.4 TFLOP/s bf16, 163.4 fp32 matrix, 192 GB at 5.3 TB/s; platform "
             "data sheet: 7 Infinity Fabric links of 64 GB/s each way; one 400 Gbit/s port a GPU is an assumption",
+            meshed=True,
         ),
     )
 }

@@ -17,13 +17,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MIB = 2**20
+_SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_RANKS, _MOST_MICRO_BATCHES = 16, 8
 """Of a picture that can be read; a longer step shows its first micro-batches, as a step of its own."""
 _LABELLED_BOXES = 160
-_LABELLED_HOPS = 16
+_LABEL_SHARE = 0.045
+"""Of the step that the label of a crossing is wide; a crossing so close to another's label has none."""
 _FORWARD = ("#9cc4e4", "#6fa8d6", "#4a8cc4", "#2f6fa8", "#225a8c", "#174670", "#0e3354", "#08233b")
 _BACKWARD = ("#f6c59a", "#f0a766", "#e58a3c", "#cc701f", "#a85a14", "#86460d", "#643308", "#452304")
 _TO_NEXT, _BACK = "#1b5e3a", "#7a2f6b"
+
+
+def check_picture(output: Path) -> None:
+    """Raises Refused for a path that no picture can have, before anything is worked out."""
+    if output.is_dir():
+        raise refuse("--draw", f"{output} is a folder", f"write {output / 'schedule.png'}")
+    if output.suffix.lower() not in _SUFFIXES:
+        what = f"{output} does not end in {' or '.join(_SUFFIXES)}"
+        raise refuse("--draw", what, f"write {output.with_suffix('.png')}")
+    if not output.parent.is_dir():
+        raise refuse("--draw", f"there is no folder {output.parent}", "make it, or name a file in another")
 
 
 def draw_schedule(config: RunConfig, plan: Plan, output: Path) -> None:
@@ -72,7 +85,10 @@ def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
     _draw_hops(bars, plan)
     for axes in (steps, bars):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(output, dpi=130)
+    try:
+        figure.savefig(output, dpi=130)
+    except OSError as error:
+        raise refuse("--draw", f"{output} cannot be written: {error}", "name a file in a folder of yours") from error
 
 
 def _draw_boxes(axes: Axes, boxes: Sequence[Box], unit: float, virtual: int) -> None:
@@ -91,9 +107,11 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], unit: float, virtual: int) -> 
 
 
 def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: float) -> None:
-    """Every crossing as an arrow; the bytes of each hop stand at its first crossing of each direction."""
+    """Every crossing as an arrow; the bytes of a hop stand at its first crossing of each direction that has room."""
     wire = plan.wire.plan
     labelled: set[tuple[int, int]] = set()
+    taken: dict[float, list[float]] = {}
+    room = _LABEL_SHARE * unit * max((message.end for message in messages), default=0.0)
     for message in messages:
         rows = wire.rank_of(message.from_stage), wire.rank_of(message.to_stage)
         down = rows[1] > rows[0]
@@ -103,8 +121,11 @@ def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: fl
         arrow: dict[str, Any] = {"arrowstyle": "->", "color": colour, "linewidth": 0.7, "alpha": 0.55}
         axes.annotate("", xy=(message.end * unit, ends[1]), xytext=place, arrowprops=arrow)
         hop = (message.from_stage, message.to_stage)
-        if hop not in labelled and len(labelled) < 2 * _LABELLED_HOPS and abs(rows[1] - rows[0]) == 1:
+        gap, end = sum(rows) / 2, message.end * unit
+        free = all(abs(end - other) > room for other in taken.get(gap, []))
+        if hop not in labelled and free and abs(rows[1] - rows[0]) == 1:
             labelled.add(hop)
+            taken.setdefault(gap, []).append(end)
             slices = wire.hop_into(max(hop))
             size = (slices.slices if message.forward else slices.slices_back) * plan.wire.slice_bytes
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
@@ -134,13 +155,18 @@ def _draw_hops(axes: Axes, plan: Plan) -> None:
     """What one micro-batch sends over each hop, both ways, beside the one slice of the standard residual."""
     hops, size = plan.wire.plan.hops(), plan.wire.slice_bytes / _MIB
     rows = range(len(hops))
-    axes.barh([r - 0.2 for r in rows], [h.slices * size for h in hops], 0.36, color=_TO_NEXT, label="history forward")
-    axes.barh([r + 0.2 for r in rows], [h.slices_back * size for h in hops], 0.36, color=_BACK, label="gradients back")
+    for offset, slices, colour, label in (
+        (-0.2, [hop.slices for hop in hops], _TO_NEXT, "history forward"),
+        (0.2, [hop.slices_back for hop in hops], _BACK, "gradients back"),
+    ):
+        bars = axes.barh([r + offset for r in rows], [n * size for n in slices], 0.36, color=colour, label=label)
+        axes.bar_label(bars, [_mib(n * plan.wire.slice_bytes) for n in slices], fontsize=5.5, padding=2)
     if hops:
-        axes.axvline(size, color="black", linestyle="--", linewidth=1, label=f"standard residual, {size:.3g} MiB")
-        axes.legend(frameon=False, fontsize=7.5, loc="lower right")
+        axes.axvline(size, color="black", linestyle="--", linewidth=1,
+                     label=f"standard residual, {_mib(plan.wire.slice_bytes)}")  # fmt: skip
+        axes.legend(frameon=False, fontsize=7.5, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     axes.set_yticks(list(rows), [f"{hop.from_stage} -> {hop.to_stage}" for hop in hops], fontsize=7)
-    axes.set_ylabel("stages of the hop")
+    axes.set_ylabel("stages of the hop", labelpad=10)
     axes.set_xlabel("MiB a micro-batch over the hop, on one tensor rank")
     axes.invert_yaxis()
 

@@ -6,16 +6,17 @@ for themselves: the allocator's fragments, the CUDA context, NCCL's own buffers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.model.size import embedding_parameters, layer_parameters, reader_parameters
+from attnres_train.model.size import embedding_parameters, layer_parameters
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.buffers import momentary_bytes, pool_bytes
-from attnres_train.plan.state import state_bytes
+from attnres_train.plan.state import StateBytes, state_bytes
+from attnres_train.plan.tensors import reader_tensors
 from attnres_train.plan.units import element_bytes, wire_slice_bytes
 
 _FP32_BYTES = 4
@@ -96,7 +97,7 @@ def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) 
             StageParameters(
                 divided=layers * layer.matrices + tables * table,
                 replicated=layers * layer.norms + last * model.hidden_size,
-                depth=sum(reader_parameters(model, config.residual, reader) for reader in wire.readers(stage)),
+                depth=sum(sum(reader_tensors(config, wire.layout, reader)) for reader in wire.readers(stage)),
                 tied_copy=table if last and not first and model.tie_embeddings else 0,
             )
         )
@@ -110,8 +111,12 @@ def worst_rank_memory(
     micro_batches: int,
     data: int,
     ranks: Sequence[int] | None = None,
+    state_of: Callable[[int], StateBytes] | None = None,
 ) -> MemoryPlan:
-    """The pipeline rank with the largest total; of `ranks` alone, if given."""
+    """The pipeline rank with the largest total; of `ranks` alone, if given.
+
+    `state_of` gives the state of a rank to a caller who has counted it before; None counts it.
+    """
     schedule = schedule_of(config, micro_batches)
     plans = []
     for rank in range(wire.pipeline) if ranks is None else ranks:
@@ -120,7 +125,7 @@ def worst_rank_memory(
         activations, history = _at_peak(visits, schedule, rank)
         activations += max(_made_again_bytes(config, wire, stage) for stage in mine)
         returning = max(_returning_bytes(config, wire, stage) for stage in mine)
-        state = state_bytes(config, padded_vocabulary, wire, rank, data)
+        state = state_of(rank) if state_of else state_bytes(config, padded_vocabulary, wire, rank, data)
         buffers = state.padding + max(momentary_bytes(config, padded_vocabulary, wire, stage) for stage in mine)
         plans.append(
             MemoryPlan(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
@@ -97,6 +97,16 @@ class Machine:
     """Whether the host runs ahead of the device, as with GPUs."""
     measured: bool
     assumptions: str
+    meshed: bool = False
+    """Whether `near` is the sum of links to each neighbour in the node, and not what a switch gives to any two."""
+
+    def near_of(self, ranks: int) -> Link:
+        """`near` of each of `ranks` ranks of a node that talk among themselves."""
+        if not self.meshed or ranks >= self.devices_per_node:
+            return self.near
+        share = max(1, ranks - 1) / (self.devices_per_node - 1)
+        rates = {name: share * rate for name, rate in vars(self.near).items() if name.endswith("bytes_per_second")}
+        return replace(self.near, **rates)
 
     def rates(self, ranks: int) -> Rates:
         """Of each of `ranks` ranks at work."""
@@ -111,6 +121,7 @@ def machine_of(device: Device, precision: str, efficiency: float | None = None) 
     peak = device.bf16_flops_per_second if precision == "bf16" else device.fp32_flops_per_second
     usual = MATMUL_EFFICIENCY if precision == "bf16" else FP32_EFFICIENCY
     share = usual if efficiency is None else efficiency
+    between = f" ({device.devices_per_node - 1} links, one to each neighbour)" if device.meshed else ""
     memory = MEMORY_EFFICIENCY * device.memory_bytes_per_second
     rates = Rates(
         matmul_flops_per_second=share * peak,
@@ -137,9 +148,10 @@ def machine_of(device: Device, precision: str, efficiency: float | None = None) 
         assumptions=(
             f"matrix products at {100 * share:.0f} % of {peak / 1e12:,.0f} TFLOP/s, memory at "
             f"{100 * MEMORY_EFFICIENCY:.0f} % of {device.memory_bytes_per_second / 1e12:.3g} TB/s, links at "
-            f"{100 * LINK_EFFICIENCY:.0f} % of {device.link_bytes_per_second / 1e9:.0f} GB/s, network at "
+            f"{100 * LINK_EFFICIENCY:.0f} % of {device.link_bytes_per_second / 1e9:.0f} GB/s{between}, network at "
             f"{100 * NETWORK_EFFICIENCY:.0f} % of {device.network_bytes_per_second / 1e9:.0f} GB/s"
         ),
+        meshed=device.meshed,
     )
 
 

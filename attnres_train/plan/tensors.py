@@ -66,12 +66,17 @@ def _mlp(model: ModelConfig) -> Iterator[ParameterTensor]:
 
 
 def _reader(config: RunConfig, wire: WirePlan, reader: int) -> list[ParameterTensor]:
-    sizes = reader_sizes(config.residual, wire.layout, config.model.hidden_size, config.model.norm_eps, reader)
-    return [ParameterTensor(size, False, single=True) for size in sizes]
+    return [ParameterTensor(size, False, single=True) for size in reader_tensors(config, wire.layout, reader)]
+
+
+def reader_tensors(config: RunConfig, layout: DepthLayout, reader: int) -> tuple[int, ...]:
+    """Elements of each parameter of depth reader number `reader` of the model."""
+    return _reader_sizes(config.residual, layout, config.model.hidden_size, config.model.norm_eps, reader)
 
 
 @lru_cache(maxsize=4096)
-def reader_sizes(residual: ResidualConfig, layout: DepthLayout, width: int, eps: float, reader: int) -> tuple[int, ...]:
-    """Elements of each parameter of depth reader number `reader`."""
+def _reader_sizes(
+    residual: ResidualConfig, layout: DepthLayout, width: int, eps: float, reader: int
+) -> tuple[int, ...]:
     own = mode_of(residual, eps).parameters(layout.reads(reader), width, reader < layout.num_sublayers)
     return tuple(prod(initial.shape) for initial in own.values())

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from textwrap import wrap
-
-from attnres_train.parallel.wire import Hop
+from attnres_train.plan.page import counted, in_mib, page_table
+from attnres_train.plan.stage_table import stage_table
 from attnres_train.plan.timing import TimePlan
 from attnres_train.plan.units import GIB
-from attnres_train.plan.whole import Plan, StagePlan, usable_bytes
+from attnres_train.plan.whole import Plan, usable_bytes
 
 _MIB = 2**20
 _RATES_IN_TEXT = 10
-_WIDTH = 105
-"""Of a fact beside its name, so that a page is 120 columns wide."""
 
 
 def plan_text(plan: Plan, title: str) -> str:
@@ -28,21 +24,8 @@ def plan_text(plan: Plan, title: str) -> str:
         ("first rates", _rates(plan)),
     ]
     facts += [("wire", _wire(plan)), ("", _kept(plan)), ("bubble", _bubble(plan))] if plan.wire.plan.hops() else []
-    facts += [("memory", _memory(plan)), *_wrapped("", _memory_kinds(plan)), *_time_rows(plan)]
-    return "\n".join([title, "", *table(facts, indent=2), "", *_stage_table(plan)])
-
-
-def table(rows: Sequence[Sequence[str]], *, indent: int = 0, right: Sequence[int] = ()) -> list[str]:
-    """Lines with aligned columns two spaces apart; the columns in `right` are aligned at their right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            f"{cell:>{w}}" if i in right else f"{cell:<{w}}"
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(" " * indent + "  ".join(cells).rstrip())
-    return lines
+    facts += [("memory", _memory(plan)), ("", _memory_kinds(plan)), *_time_rows(plan)]
+    return "\n".join([title, "", *page_table(facts), "", *stage_table(plan)])
 
 
 def _model(plan: Plan) -> str:
@@ -81,14 +64,15 @@ def _work(plan: Plan) -> str:
 
 
 def _rates(plan: Plan) -> str:
-    return " ".join(f"{rate:.3g}" for rate in plan.learning_rates[:_RATES_IN_TEXT])
+    rates = plan.learning_rates[:_RATES_IN_TEXT]
+    return f"learning rate of {counted(len(rates), 'step')}: " + " ".join(f"{rate:.3g}" for rate in rates)
 
 
 def _wire(plan: Plan) -> str:
     wire, traffic = plan.wire.plan, plan.wire
     back = "" if wire.slices_back_total == wire.slices_total else f" ({wire.slices_back_total} back)"
     return (
-        f"{counted(wire.slices_total, 'slice')}{back}, {_mib(traffic.bytes_total)} MiB a micro-batch and direction, "
+        f"{counted(wire.slices_total, 'slice')}{back}, {in_mib(traffic.bytes_total)} MiB a micro-batch and direction, "
         f"widest hop {wire.slices_max}; the standard residual sends {wire.slices_standard}"
     )
 
@@ -96,7 +80,7 @@ def _wire(plan: Plan) -> str:
 def _kept(plan: Plan) -> str:
     fullest = max(plan.wire.ranks, key=lambda rank: rank.kept_slices)
     kept = (
-        f"{counted(fullest.kept_slices, 'slice')}, {_mib(fullest.kept_bytes)} MiB kept at once on rank {fullest.rank}"
+        f"{counted(fullest.kept_slices, 'slice')}, {in_mib(fullest.kept_bytes)} MiB kept at once on rank {fullest.rank}"
     )
     if not plan.wire.plan.layout.has_sources:
         return kept
@@ -126,7 +110,7 @@ def _fit(plan: Plan) -> str:
 
 def _checkpoint(plan: Plan) -> str:
     size = plan.checkpoint.total_bytes
-    whole = f"{size / GIB:.3g} GiB" if size >= GIB else f"{_mib(size)} MiB"
+    whole = f"{size / GIB:.3g} GiB" if size >= GIB else f"{in_mib(size)} MiB"
     seconds = "" if plan.time is None else f", written in {_seconds(plan.time.checkpoint_seconds)} beside the training"
     return f"a save {whole}{seconds}"
 
@@ -141,14 +125,9 @@ def _time_rows(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("time", f"{_seconds(time.step_seconds)} a step on {plan.grid.world} x {machine.name}, {_rate(time)}"),
         ("", f"{time.run_hours:,.4g} hours for the run, {time.device_hours:,.0f} device-hours"),
-        *_wrapped("of it", ", ".join(spent) + rank),
-        *_wrapped("assumed" if not time.measured else "taken", time.assumptions),
+        ("of it", ", ".join(spent) + rank),
+        ("assumed" if not time.measured else "taken", time.assumptions),
     ]
-
-
-def _wrapped(name: str, text: str) -> list[tuple[str, str]]:
-    """One fact over as many lines as it needs."""
-    return [("" if number else name, line) for number, line in enumerate(wrap(text, _WIDTH))]
 
 
 def _rate(time: TimePlan) -> str:
@@ -167,48 +146,10 @@ def _seconds(seconds: float) -> str:
 
 
 def _memory_kinds(plan: Plan) -> str:
-    unit, _ = _memory_unit(plan)
+    unit, name = _memory_unit(plan)
     kinds = plan.memory.kinds().items()
-    return ", ".join(f"{kind.replace('_', ' ')} {size / unit:.3g}" for kind, size in kinds if size)
+    return f"{name}: " + ", ".join(f"{kind.replace('_', ' ')} {size / unit:.3g}" for kind, size in kinds if size)
 
 
 def _memory_unit(plan: Plan) -> tuple[int, str]:
     return (GIB, "GiB") if plan.memory.total >= GIB else (_MIB, "MiB")
-
-
-def _stage_table(plan: Plan) -> list[str]:
-    rows = [("stage", "rank", "chunk", "layers", "parameters", "receives", "MiB")]
-    hops: list[Hop | None] = [None, *plan.wire.plan.hops()]
-    for number, (stage, hop) in enumerate(zip(plan.stages, hops, strict=True)):
-        received = ("tokens", "") if hop is None else (_received(hop), _mib(hop.slices * plan.wire.slice_bytes))
-        cells = (str(number), str(stage.rank), str(stage.chunk), _layers(stage), f"{stage.parameters:,}")
-        rows.append((*cells, *received))
-    return table(rows, indent=2, right=(0, 1, 2, 4, 6))
-
-
-def _layers(stage: StagePlan) -> str:
-    last = stage.first_layer + stage.layers - 1
-    numbers = f"{stage.first_layer}" if stage.layers == 1 else f"{stage.first_layer}-{last}"
-    return f"{stage.layers} ({numbers})" if stage.layers else "0"
-
-
-def _received(hop: Hop) -> str:
-    sources = hop.sources
-    parts = [f"source {_ranges(sources)}" if len(sources) == 1 else f"sources {_ranges(sources)}"] if sources else []
-    return " + ".join(parts + (["partial"] if hop.partial else [])) or "nothing"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """`0-2, 5` of 0, 1, 2, 5."""
-    starts = [n for n in numbers if n - 1 not in numbers]
-    ends = [n for n in numbers if n + 1 not in numbers]
-    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 layer`, `2 layers`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _mib(size: int) -> str:
-    return f"{size / _MIB:.3g}" if size < 1000 * _MIB else f"{size / _MIB:,.0f}"

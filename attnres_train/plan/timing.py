@@ -4,35 +4,26 @@
          + gradients over the data ranks + optimizer + weights over the data ranks
 
 Ring collectives of r ranks move 2 (r - 1) / r of a tensor's bytes (all-reduce) or (r - 1) / r (the others) over the
-slowest rank's link. Gradients are not reduced while backward runs (`engine/megatron.py`).
+slowest rank's link. What follows the schedule is in `step_end.py`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.model.size import embedding_parameters
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
+from attnres_train.plan.links import Links
 from attnres_train.plan.memory import StageParameters
 from attnres_train.plan.simulate import Costs, Played, play, play_long
-from attnres_train.plan.speeds import Link, Machine, Rates
-from attnres_train.plan.units import element_bytes, wire_slice_bytes
+from attnres_train.plan.speeds import Machine, Rates
+from attnres_train.plan.step_end import EndSeconds, StepEnd
+from attnres_train.plan.units import wire_slice_bytes
 from attnres_train.plan.work import StageWork, Work, Worker
-
-_FP32_BYTES = 4
-ADAM_BYTES = 28
-"""An element of AdamW: weight, gradient and both moments read, weight and moments written, fp32."""
-NORM_AND_CLIP_BYTES = 12
-"""The gradient read for the norm, read and written by the clipping."""
-WHOLE_GRADIENT_BYTES = 12
-"""The whole fp32 gradient filled with zeros, and divided by the count of tokens."""
-OFFLOAD_BYTES_PER_SECOND = 10e9
-"""Of an update in host memory, per rank: DeepSpeed's CPU Adam with its copies over PCIe; an assumption."""
 
 KINDS = (
     "layers",
@@ -102,20 +93,43 @@ class Timing:
     ):
         self.config, self.padded, self.wire, self.parameters = config, padded_vocabulary, wire, parameters
         self.micro_batches, self.world, self.machine = micro_batches, world, machine
-        self.parallel, self.data = config.parallel, config.parallel.data(world)
+        self.parallel = config.parallel
         self.rates: Rates = machine.rates(world)
-        self.inside = self.parallel.tensor * self.data
-        """Ranks between a rank and the next of its pipeline: tensor ranks lie together, then data ranks."""
+        self.links = Links(machine, wire, self.parallel.tensor, self.parallel.data(world))
 
     @cached_property
     def work(self) -> tuple[StageWork, ...]:
         return Worker(self.config, self.padded, self.wire, self.parameters).stages()
 
+    def evenly_seconds(self) -> float:
+        """An estimate of the schedule without its stages: the work of the model shared out evenly, and the bubble of
+        equal stages. A step of uneven ones may be shorter."""
+        return self._even_visit * (self.micro_batches + (self.parallel.pipeline - 1) / self.parallel.virtual)
+
+    def least_seconds_of_any_split(self) -> float:
+        """No step is shorter, however the layers are split: one rank has its share of the work or more."""
+        return self._even_visit * self.micro_batches
+
     def least_seconds(self) -> float:
-        """Less than any step: the work of the model shared out evenly, and the bubble of equal stages."""
+        """No step of this split is shorter. Every rank has its own work to do, after the first micro-batch came to it
+        through the stages before it and before the gradients of the last have gone back through them."""
+        costs, before = self.costs, [0.0]
+        for stage in range(1, self.wire.pipeline):
+            hops = costs.forward_hops[stage] * (1 - costs.early_shares[stage]) + costs.backward_hops[stage]
+            before.append(before[-1] + costs.forward[stage - 1] + costs.backward[stage - 1] + hops)
+        visits = [a + b for a, b in zip(costs.forward, costs.backward, strict=True)]
+        return self._with_end(
+            [
+                start + self.micro_batches * sum(visits[stage] for stage in self.wire.stages_of(rank))
+                for rank, start in enumerate(before)
+            ]
+        )
+
+    @cached_property
+    def _even_visit(self) -> float:
+        """Of a micro-batch on each rank, were the work of the model shared out evenly."""
         work = Worker(self.config, self.padded, self.wire, self.parameters).least()
-        visit = sum(self._seconds(work).values()) / self.parallel.pipeline
-        return visit * (self.micro_batches + (self.parallel.pipeline - 1) / self.parallel.virtual)
+        return sum(self._seconds(work).values()) / self.parallel.pipeline
 
     @cached_property
     def visits(self) -> tuple[tuple[Seconds, Seconds], ...]:
@@ -135,7 +149,7 @@ class Timing:
     def costs(self) -> Costs:
         stages = range(self.wire.num_stages)
         size = wire_slice_bytes(self.config)
-        links = [self._hop_link(stage) for stage in stages]
+        links = [self.links.into(stage) for stage in stages]
         eager = not self.machine.asynchronous if self.parallel.eager is None else self.parallel.eager
 
         def seconds(slices: int, stage: int) -> float:
@@ -155,16 +169,13 @@ class Timing:
     def plan(self, flops_per_step: float, checkpoint_bytes: int) -> TimePlan:
         """Everything, for a run that saves `checkpoint_bytes`."""
         played = self.played()
-        reduce = [self._reduce_seconds(rank) for rank in range(self.wire.pipeline)]
-        update = [self._update_seconds(rank) for rank in range(self.wire.pipeline)]
-        gather = [self._gather_seconds(rank) for rank in range(self.wire.pipeline)]
-        # The norm of the gradient makes all ranks meet between the reduction and the update.
-        reduced = max(finish + seconds for finish, seconds in zip(played.finish, reduce, strict=True))
-        step = reduced + max(a + b for a, b in zip(update, gather, strict=True))
-        busiest = max(range(self.wire.pipeline), key=lambda rank: played.busy[rank] + reduce[rank] + update[rank])
+        step, end = self._with_end(played.finish), self.end
+        busiest = max(
+            range(self.wire.pipeline), key=lambda rank: played.busy[rank] + end[rank].reduce + end[rank].update
+        )
         kinds = self._kinds_of(busiest)
-        kinds["data_parallel"] = reduce[busiest] + gather[busiest]
-        kinds["optimizer"] = update[busiest]
+        kinds["data_parallel"] = end[busiest].reduce + end[busiest].gather
+        kinds["optimizer"] = end[busiest].update
         kinds["waiting"] = step - sum(kinds.values())
         training = self.config.training
         tokens = training.global_batch_size * training.sequence_length
@@ -185,6 +196,18 @@ class Timing:
             device_hours=training.steps * step * self.world / 3600,
             checkpoint_seconds=checkpoint_bytes / (nodes * self.machine.disk_bytes_per_second),
         )
+
+    @cached_property
+    def end(self) -> tuple[EndSeconds, ...]:
+        """Of each pipeline rank, after its last turn."""
+        end = StepEnd(self.config, self.padded, self.parameters, self.micro_batches, self.links, self.rates)
+        return tuple(end.seconds(rank) for rank in range(self.wire.pipeline))
+
+    def _with_end(self, finish: Sequence[float]) -> float:
+        """Of a step whose ranks have done their last turns at `finish`."""
+        # The norm of the gradient makes all ranks meet between the reduction and the update.
+        reduced = max(done + end.reduce for done, end in zip(finish, self.end, strict=True))
+        return reduced + max(end.update + end.gather for end in self.end)
 
     def _kinds_of(self, rank: int) -> Seconds:
         kinds = _counted(**dict.fromkeys(KINDS, 0.0))
@@ -218,8 +241,7 @@ class Timing:
         return seconds
 
     def _tensor_seconds(self, work: Work) -> float:
-        ranks = self.parallel.tensor
-        link = self.machine.near if ranks <= self.machine.devices_per_node else self.machine.far
+        ranks, link = self.parallel.tensor, self.links.between_tensor_ranks()
         ring = (ranks - 1) / ranks
         return (
             2 * ring * work.all_reduce_bytes / link.all_reduce_bytes_per_second
@@ -227,73 +249,6 @@ class Timing:
             + ring * work.all_gather_bytes / link.all_gather_bytes_per_second
             + work.collectives * link.collective_latency_seconds
         )
-
-    def _hop_link(self, stage: int) -> Link:
-        """The link that leads into `stage`."""
-        if stage == 0:
-            return self.machine.near
-        ranks = (self.wire.rank_of(stage - 1), self.wire.rank_of(stage))
-        nodes = {rank * self.inside // self.machine.devices_per_node for rank in ranks}
-        crosses = len(nodes) > 1 or self.inside > self.machine.devices_per_node
-        return self.machine.far if crosses else self.machine.near
-
-    def _data_rate(self, near: float, far: float) -> float:
-        """Bus rate of a ring of the data ranks: every rank of a node brings its own share of the network."""
-        if self.inside <= self.machine.devices_per_node:
-            return near
-        return min(near, far * max(1, self.machine.devices_per_node // self.parallel.tensor))
-
-    def _held(self, rank: int) -> int:
-        return sum(self.parameters[s].held(self.parallel.tensor) for s in self.wire.stages_of(rank))
-
-    def _reduce_seconds(self, rank: int) -> float:
-        """Of the gradients: over the data ranks, and of a tied table over the two ends of the pipeline."""
-        near, far = self.machine.near, self.machine.far
-        seconds = 0.0
-        if self.data > 1:
-            rate = self._data_rate(near.reduce_scatter_bytes_per_second, far.reduce_scatter_bytes_per_second)
-            seconds += self._reductions * _FP32_BYTES * self._held(rank) * self._ring / rate
-            seconds += near.collective_latency_seconds
-        if self.config.model.tie_embeddings and self.wire.pipeline > 1 and rank in (0, self.wire.pipeline - 1):
-            table = embedding_parameters(self.config.model, self.padded) // self.parallel.tensor
-            link = self._hop_link(self.wire.num_stages - 1)
-            seconds += _FP32_BYTES * table / link.all_reduce_bytes_per_second
-        return seconds
-
-    def _gather_seconds(self, rank: int) -> float:
-        """Of the new weights over the data ranks."""
-        if self.data == 1:
-            return 0.0
-        near, far = self.machine.near, self.machine.far
-        rate = self._data_rate(near.all_gather_bytes_per_second, far.all_gather_bytes_per_second)
-        weights = element_bytes(self.config) * self._held(rank)
-        return self._gathers * weights * self._ring / rate + near.collective_latency_seconds
-
-    @property
-    def _ring(self) -> float:
-        return (self.data - 1) / self.data
-
-    @property
-    def _zero_stage(self) -> int:
-        return self.config.engine.deepspeed.zero_stage if self.config.engine.kind == "deepspeed" else 1
-
-    @property
-    def _reductions(self) -> int:
-        """ZeRO-2 and ZeRO-3 reduce the gradients of every micro-batch."""
-        return self.micro_batches if self._zero_stage > 1 else 1
-
-    @property
-    def _gathers(self) -> int:
-        """ZeRO-3 gathers the weights for every forward and every backward."""
-        return 2 * self.micro_batches if self._zero_stage > 2 else 1
-
-    def _update_seconds(self, rank: int) -> float:
-        held = self._held(rank)
-        copied = 0 if self.config.training.precision == "fp32" else _FP32_BYTES + element_bytes(self.config)
-        own = held / self.data * (ADAM_BYTES + NORM_AND_CLIP_BYTES + copied)
-        offloaded = self.config.engine.kind == "deepspeed" and self.config.engine.deepspeed.offload_optimizer
-        rate = OFFLOAD_BYTES_PER_SECOND if offloaded else self.rates.optimizer_bytes_per_second
-        return own / rate + held * WHOLE_GRADIENT_BYTES / self.rates.memory_bytes_per_second
 
     def _early_share(self, stage: int) -> float:
         """Of the history into `stage`: what is complete before the last layers of the stage before have run."""

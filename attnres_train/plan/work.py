@@ -16,10 +16,12 @@ Sequence parallelism divides the depth mix and the additions by t, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.size import layer_parameters
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.memory import StageParameters, spans_of
@@ -82,10 +84,7 @@ class Work:
 
     @property
     def values(self) -> tuple[float, ...]:
-        return tuple(getattr(self, name) for name in _NAMES)
-
-
-_NAMES = tuple(field.name for field in fields(Work))
+        return tuple(vars(self).values())  # in the order of the fields, in which they were set
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,12 @@ class StageWork:
     forward: Work
     backward: Work
     again: Work
+
+
+@lru_cache(maxsize=16)
+def source_counts(layout: DepthLayout) -> tuple[int, ...]:
+    """What every reader reads, the head's last; the standard residual is one source."""
+    return tuple(max(1, layout.reads(reader).count) for reader in range(layout.num_sublayers + 1))
 
 
 class Worker:
@@ -119,8 +124,8 @@ class Worker:
 
     def least(self) -> Work:
         """Of one micro-batch through the whole model, forward and backward: what any split has to share out."""
-        model, layers = self.config.model, self.config.model.num_layers
-        sources = [max(1, self.wire.layout.reads(reader).count) for reader in range(model.num_sublayers + 1)]
+        layers = self.config.model.num_layers
+        sources = source_counts(self.wire.layout)
         work = (self._layer + self._layer_backward) * layers + self._reads(sources) + self._reads_backward(sources)
         if self.config.training.recompute in ("layer", "block"):
             work = work + self._layer * layers
@@ -129,7 +134,7 @@ class Worker:
     def _stage(self, stage: int) -> StageWork:
         layers, last = self.wire.layers_per_stage[stage], stage == self.wire.num_stages - 1
         readers = self.wire.readers(stage)
-        sources = [max(1, self.wire.layout.reads(reader).count) for reader in readers]
+        sources = source_counts(self.wire.layout)[readers.start : readers.stop]
         inside, head = sources[: 2 * layers], sources[2 * layers :]
         forward = self._layer * layers + self._reads(inside)
         backward = self._layer_backward * layers + self._reads_backward(inside)
@@ -145,7 +150,7 @@ class Worker:
         gradients = Work(gradient_bytes=held * (self.element + 8) + tables * self.element)
         return StageWork(forward, backward + gradients, again)
 
-    def _again(self, stage: int, layers: Work, sources: list[int]) -> Work:
+    def _again(self, stage: int, layers: Work, sources: Sequence[int]) -> Work:
         if self.config.training.recompute == "depth":
             return self._reads(sources)
         return layers if spans_of(self.config, self.wire, stage) else Work()
@@ -189,11 +194,11 @@ class Worker:
             collectives=gathers + scatters,
         )
 
-    def _reads(self, sources: list[int]) -> Work:
+    def _reads(self, sources: Sequence[int]) -> Work:
         slices = sum(count + 1 for count in sources)
         return Work(depth_bytes=self._passes * slices * self.slice_bytes / self.shards)
 
-    def _reads_backward(self, sources: list[int]) -> Work:
+    def _reads_backward(self, sources: Sequence[int]) -> Work:
         slices = sum(3 * count + 2 for count in sources)
         return Work(depth_bytes=self._passes * slices * self.slice_bytes / self.shards)
 

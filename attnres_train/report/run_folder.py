@@ -21,7 +21,7 @@ from attnres_train.config.keys import all_keys
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.plan.text import counted
+from attnres_train.plan.page import counted
 from attnres_train.report.curves import Curve
 
 MOST_LOOKS = 32

@@ -11,11 +11,14 @@ import pytest
 
 from attnres_train.cli import main
 from attnres_train.config.load import load, load_checked
+from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
 from attnres_train.plan import plan
 from attnres_train.plan.advice_text import advice_json, advice_text
 from attnres_train.plan.advise import Advice, advise
 from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.memory import stage_parameters
 from attnres_train.plan.speeds import machine_of
+from attnres_train.plan.timing import Timing
 from tests.unit.config_files import flags, write
 
 PUBLISHED = Path(__file__).parents[2] / "configs/published"
@@ -58,7 +61,10 @@ def test_every_refusal_has_its_reason_and_numbers() -> None:
 def test_what_is_too_large_for_the_devices_is_refused_with_gibibytes() -> None:
     found = advise(load(PUBLISHED / "llama-70b-block.toml").config, 8, H100)
     assert found.choices == () and found.runnable == 0
-    assert any("of 71.1 GiB" in refusal.words for refusal in found.refused)
+    alone = next(refusal for refusal in found.refused if "optimizer alone need" in refusal.words)
+    # 70.6e9 weights in bf16 and their gradients in fp32 over 8 devices, two moments and masters over as many.
+    assert "needs" not in alone.words and "71.1 GiB" in alone.words
+    assert sum(refusal.number for refusal in found.refused) == found.tried
     assert "none" in advice_text(found, "title")
 
 
@@ -66,7 +72,7 @@ def test_1024_devices_are_advised_in_three_seconds() -> None:
     config = load(PUBLISHED / "k3-like.toml").config
     started = time.process_time()
     found = advise(config, 1024, H100)
-    assert time.process_time() - started < 6, "3 on a machine that nobody else uses"
+    assert time.process_time() - started < 3, "of a processor; imports take a third of a second more"
     assert found.tried > 1000 and found.choices
     assert json.loads(json.dumps(advice_json(found)))["layouts"][0]["overrides"] == found.choices[0].overrides
 
@@ -89,3 +95,72 @@ def test_a_picture_of_the_schedule(tmp_path: Path) -> None:
     overrides = ["--parallel.pipeline", "2", "--parallel.virtual", "2", "--device", "h200", "--draw", str(picture)]
     assert main(["plan", str(write(tmp_path)), *overrides]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 20_000
+
+
+SMALL_CASES = {
+    "small on 8": (8, flags(model__num_layers=12, training__global_batch_size=32)),
+    "fewer micro-batches than ranks": (12, flags(model__num_layers=7, training__global_batch_size=12)),
+    "a wide head": (16, flags(model__num_layers=9, tokenizer__vocab_size=9000, training__global_batch_size=64)),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_CASES)
+def test_what_is_ruled_out_unplayed_would_not_have_been_among_the_fastest(tmp_path: Path, name: str) -> None:
+    """Against every layout that can run, played one by one."""
+    world, changes = SMALL_CASES[name]
+    config = load(write(tmp_path), changes).config
+    pruned, every = advise(config, world, H100, wanted=5), advise(config, world, H100, wanted=10_000)
+    assert len(every.choices) == every.runnable > 5
+    assert pruned.choices == every.choices[:5]
+    assert pruned.runnable == every.runnable and pruned.refused == every.refused
+
+
+@pytest.mark.parametrize("name", SMALL_CASES)
+def test_no_step_is_shorter_than_its_bounds(tmp_path: Path, name: str) -> None:
+    world, changes = SMALL_CASES[name]
+    config = load(write(tmp_path), changes).config
+    for choice in advise(config, world, H100, wanted=10_000).choices:
+        made = load_checked(write(tmp_path), [*changes, *choice.overrides.split()], world, "plan").config
+        wire = wire_plan(made, resolved_split(made, vocabulary_size(made)))
+        padded = made.model.padded_vocabulary(vocabulary_size(made), made.parallel.tensor)
+        parameters = stage_parameters(made, padded, wire)
+        timing = Timing(made, padded, wire, parameters, num_micro_batches(made, world), world, H100)
+        any_split, this_split = timing.least_seconds_of_any_split(), timing.least_seconds()
+        assert any_split <= choice.time.step_seconds * (1 + 1e-9)
+        assert this_split <= choice.time.step_seconds * (1 + 1e-9)
+        if choice.layout.pipeline == 1:
+            assert this_split == pytest.approx(choice.time.step_seconds), "one rank waits for nobody"
+
+
+def test_a_run_of_deepspeed_is_advised_both_engines_and_how_to_ask_for_them(tmp_path: Path) -> None:
+    """Without ZeRO a layout is megatron-core's, whatever the file says, and what only DeepSpeed reads is taken back."""
+    engine = flags(engine__kind="deepspeed", engine__deepspeed__offload_optimizer="true")
+    path = write(tmp_path)
+    choices = advise(load(path, engine).config, 8, H100, wanted=10_000).choices
+    assert {choice.layout.zero for choice in choices} == {0, 2, 3}
+    assert {choice.layout.pipeline for choice in choices} > {1, 2}
+    for choice in [next(c for c in choices if c.layout.zero == zero) for zero in (0, 2, 3)]:
+        kept = [flag for flag in engine if flag.partition("=")[0] not in choice.overrides]
+        planned = plan(load_checked(path, [*kept, *choice.overrides.split()], 8, "plan").config, 8, machine=H100)
+        assert planned.memory == choice.memory
+        assert (planned.memory.host > 0) == (choice.layout.zero > 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "wanted"),
+    [
+        ("", [], "is a folder"),
+        ("picture", [], "does not end in .png"),
+        ("nowhere/x.png", [], "there is no folder"),
+        ("x.png", ["--advise"], "tries many"),
+    ],
+    ids=["folder", "no suffix", "no folder", "advice"],
+)
+def test_pictures_that_cannot_be_are_refused(
+    tmp_path: Path, name: str, more: list[str], wanted: str, capsys: Any
+) -> None:
+    command = ["plan", str(write(tmp_path)), "--world", "2", "--device", "h200", "--draw", str(tmp_path / name), *more]
+    assert main([*command, "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem["key"] == "--draw" and wanted in problem["message"]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".toml"]

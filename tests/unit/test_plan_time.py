@@ -19,6 +19,7 @@ from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan import as_json, plan
 from attnres_train.plan.device_file import DeviceFile, device_file_text, find_machine, read_device_file
 from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.links import Links
 from attnres_train.plan.simulate import Costs, play, play_long
 from attnres_train.plan.speeds import Machine, machine_of
 from attnres_train.plan.text import plan_text
@@ -201,3 +202,42 @@ def test_a_small_config_has_a_checkpoint_and_no_time(tmp_path: Path) -> None:
     real_rows = found.parameters_total - 2 * (384 - 320) * 64
     assert found.checkpoint.state_bytes == 12 * real_rows
     assert found.time is None and found.machine is None
+
+
+def test_two_devices_of_a_mesh_have_one_link_between_them_and_those_of_a_switch_all() -> None:
+    """An MI300X has seven links of 64 GB/s: one to each neighbour of its node."""
+    mesh, switch = machine_of(DEVICES["mi300x"], "bf16"), machine_of(DEVICES["h100-sxm"], "bf16")
+    assert mesh.near_of(2).send_bytes_per_second == pytest.approx(0.75 * 64e9)
+    assert mesh.near_of(4).all_reduce_bytes_per_second == pytest.approx(3 * 0.75 * 64e9)
+    assert mesh.near_of(8) == mesh.near and switch.near_of(2) == switch.near
+    assert "7 links" in mesh.assumptions
+
+
+def test_a_hop_that_leaves_the_node_for_any_replica_is_one_between_nodes() -> None:
+    """3 replicas a pipeline rank: ranks 3 to 5 send to 6 to 8, and rank 8 is in the next node of 8."""
+    links = Links(H100, wire_of(3, 1), tensor=1, data=3)
+    assert [links.into(stage) == H100.far for stage in (1, 2)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("[1, 2]", "holds a list"),
+        ('{"memory_gib": Infinity}', "memory_gib: inf is no finite number"),
+        ('{"link": {"send_latency_seconds": NaN}}', "link.send_latency_seconds: nan is no finite number"),
+        ('{"link": 3}', "link: 3 is no table"),
+        ('{"precision": "fp8"}', "precision: Input should be 'fp32' or 'bf16'"),
+    ],
+)
+def test_a_device_file_of_nonsense_is_refused_by_key(tmp_path: Path, text: str, wanted: str) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(Refused, match=wanted):
+        read_device_file(path)
+
+
+def test_speeds_of_another_precision_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(device_file_text(a_file()), encoding="utf-8")
+    assert "this run is in fp32" in find_machine(str(path), "fp32").assumptions
+    assert "this run" not in find_machine(str(path), "bf16").assumptions
