@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from attnres_train.observe.depth_look import DepthLook
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
 
 MOST_LABELS = 40
 MOST_NUMBERED = 24
-"""Columns up to which each cell has its number written in it; of more they would not fit."""
+"""Columns up to which each cell has its number written in it; of more they would not fit, nor in lower cells."""
 SCALE_TICKS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 """Marks of a scale of colours that goes by square roots."""
 _ATTENTION, _MLP, _HEAD = "#1f4e79", "#a0522d", "#222222"
@@ -32,23 +30,24 @@ def draw_map(look: DepthLook, title: str) -> Figure | None:
     from matplotlib.figure import Figure
 
     columns = map_columns(look)
-    numbered = len(columns) <= MOST_NUMBERED
+    numbered = len(columns) <= MOST_NUMBERED and len(look.readers) <= MOST_LABELS
     width = min(_MOST_INCHES, 3.0 + (1.2 if numbered else 1.0) * _CELL_INCHES * len(columns))
     height = min(_MOST_INCHES, 1.6 + _CELL_INCHES * len(look.readers))
     figure = Figure(figsize=(max(width, 4.5), max(height, 3.0)), layout="constrained")
     axes = figure.add_subplot()
     largest = max(weight for reader in look.readers for weight in reader.weights or ())
     # Steps among small weights must show: of 100 sources an equal share is 0.01.
-    scale = PowerNorm(0.5, vmin=0.0, vmax=max(largest, 0.1))
-    image = axes.imshow(map_cells(look, columns), aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
+    most = max(largest, 0.1)
+    scale, cells = PowerNorm(0.5, vmin=0.0, vmax=most), map_cells(look, columns)
+    image = axes.imshow(cells, aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
     axes.set_facecolor("#e6e6e6")  # what is not read
     axes.set_title(title, fontsize=11)
     axes.set_xlabel("source (grey: not read)")
     axes.set_ylabel("reader")
     _label(axes, look, columns)
     if numbered:
-        _write_numbers(axes, image)
-    ticks = [tick for tick in SCALE_TICKS if tick <= scale.vmax]
+        _write_numbers(axes, cells, 0.4 * most)
+    ticks = [tick for tick in SCALE_TICKS if tick <= most]
     bar = figure.colorbar(image, ax=axes, label="mean weight", shrink=0.8, ticks=ticks)
     bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     return figure
@@ -80,12 +79,13 @@ def map_cells(look: DepthLook, columns: list[int | None]) -> list[list[float]]:
     return rows
 
 
-def _write_numbers(axes: Axes, image: AxesImage) -> None:
-    """Each weight in its cell, dark on light colours and light on dark ones."""
-    for (row, column), weight in np.ndenumerate(np.ma.filled(image.get_array(), np.nan)):
-        if not np.isnan(weight):
-            ink = "black" if image.norm(weight) > 0.65 else "white"
-            axes.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize=7.5, color=ink)
+def _write_numbers(axes: Axes, cells: list[list[float]], dark_up_to: float) -> None:
+    """Each weight in its cell, in dark ink on light colours and in light ink on those up to `dark_up_to`."""
+    for row, weights in enumerate(cells):
+        for column, weight in enumerate(weights):
+            if not math.isnan(weight):
+                ink = "white" if weight <= dark_up_to else "black"
+                axes.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize=7.5, color=ink)
 
 
 def _label(axes: Axes, look: DepthLook, columns: list[int | None]) -> None:

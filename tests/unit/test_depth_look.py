@@ -161,6 +161,8 @@ def test_labels_of_a_map_of_many_readers_do_not_lie_on_each_other() -> None:
     rows = axes.get_yticks().tolist()
     assert rows[-1] == 200 and min(b - a for a, b in zip(rows, rows[1:], strict=False)) >= rows[1] - rows[0] == 3
     assert not axes.texts, "no number fits into a cell"
+    low = draw_map(look_of(DepthLayout(100, "block", 20)), "step 5")
+    assert low is not None and not low.axes[0].texts, "of few sources neither, where there are many readers"
 
 
 def test_a_recorder_leaves_lines_and_pictures_and_drops_what_a_resume_repeats(tmp_path: Path) -> None:
