@@ -69,12 +69,14 @@ class EventFile:
 
     def _words(self, tag: str, plugin: str) -> SummaryMetadata | None:
         """What the tag holds, to go with its first value: readers take it from there."""
-        from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+        from tensorboard.compat.proto import summary_pb2 as protocol
 
         if tag in self._described:
             return None
-        owner = SummaryMetadata.PluginData(plugin_name=plugin)
-        return SummaryMetadata(plugin_data=owner, summary_description=describe(tag))
+        kinds = {"scalars": protocol.DATA_CLASS_SCALAR, "images": protocol.DATA_CLASS_BLOB_SEQUENCE}
+        owner = protocol.SummaryMetadata.PluginData(plugin_name=plugin)
+        # Without the class of its data, TensorBoard's fast server would drop the words.
+        return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])
 
     def _open(self, first_step: int) -> RawIOBase:
         from tensorboard.compat.proto.event_pb2 import SessionLog
