@@ -155,7 +155,7 @@ def _chart(
         else:
             shown = thinned(curve, MOST_POINTS)
             series.append(Series(run.label, shown.steps, shown.values, colour_of(i), style))
-    return Chart(name, title, _STEP, unit, series, y_log=y_log, from_zero=from_zero)
+    return Chart(name, title, _STEP, unit, series, y_log=y_log, from_zero=from_zero and not y_log)
 
 
 def _phases(run: Run, number: int) -> Chart | None:
