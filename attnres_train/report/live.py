@@ -33,9 +33,11 @@ def live_chart(chart: Chart) -> go.Figure:
     figure.update_layout(legend={"y": -_BELOW / _PLOT})
     if chart.from_zero:
         figure.update_yaxes(rangemode="tozero")
-    figure.update_xaxes(type="log" if chart.x_log else "linear", exponentformat="SI")
+    figure.update_xaxes(exponentformat="SI")
+    if chart.x_log:
+        figure.update_xaxes(type="log", tickformat="~s", dtick=_log_ticks([series.x for series in chart.series]))
     if chart.y_log:
-        figure.update_yaxes(type="log", tickformat="~g", dtick=_log_ticks(chart))
+        figure.update_yaxes(type="log", tickformat="~g", dtick=_log_ticks([series.y for series in chart.series]))
     if chart.x_ticks is not None:
         figure.update_xaxes(tickvals=[x for x, _ in chart.x_ticks], ticktext=[text for _, text in chart.x_ticks])
     return figure
@@ -125,7 +127,7 @@ def _lay_out(figure: go.Figure, title: str, x_label: str, y_label: str) -> None:
             "x": 0.01,
             "y": 0.99,
             "yanchor": "top",
-            "pad": {"t": 8},
+            "pad": {"t": 4 + 4 * len(lines)},
             "font": {"size": 15},
         },
         margin={"l": 8, "r": 8, "t": 22 + 20 * len(lines), "b": 8},
@@ -149,9 +151,9 @@ def _legend_lines(labels: Sequence[str]) -> int:
     return lines
 
 
-def _log_ticks(chart: Chart) -> str | int:
+def _log_ticks(numbers: Sequence[NDArray[np.float64]]) -> str | int:
     """1, 2 and 5 of each decade where there are few of them, else the decades alone; left alone, labels overlap."""
-    values = np.concatenate([series.y for series in chart.series])
+    values = np.concatenate(numbers)
     values = values[np.isfinite(values) & (values > 0)]
     return "D2" if len(values) and values.max() < 1e4 * values.min() else 1
 
