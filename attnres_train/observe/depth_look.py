@@ -71,16 +71,20 @@ class DepthLook:
         return TypeAdapter(cls).validate_python({"readers": record.get("readers")})
 
     def curves(self) -> dict[str, float]:
-        """Values by tag: `depth/entropy/03-mlp`."""
+        """Values by tag: `depth/entropy/03-mlp`. A reader of one source has no choice, so no curve of its weights."""
         values: dict[str, float | None] = {}
-        for reader in self.readers:
+        choosing = [reader for reader in self.readers if len(reader.weights or ()) > 1]
+        for reader in choosing:
             values[f"depth/weight_on_embedding/{reader.name}"] = reader.on_embedding
             values[f"depth/weight_on_newest/{reader.name}"] = reader.on_newest
             values[f"depth/weight_on_partial/{reader.name}"] = reader.on_partial
-            for kind in ("entropy", "query_norm", *SIZES):
-                values[f"depth/{kind}/{reader.name}"] = getattr(reader, kind)
-        if sum(len(reader.weights or ()) for reader in self.readers) <= MOST_WEIGHT_CURVES:
-            for reader in self.readers:
+            values[f"depth/entropy/{reader.name}"] = reader.entropy
+            values[f"depth/query_norm/{reader.name}"] = reader.query_norm
+        for reader in self.readers:
+            for size in SIZES:
+                values[f"depth/{size}/{reader.name}"] = getattr(reader, size)
+        if sum(len(reader.weights or ()) for reader in choosing) <= MOST_WEIGHT_CURVES:
+            for reader in choosing:
                 for source, weight in _by_source(reader):
                     values[f"depth/weight/{reader.name}/{source}"] = weight
         return {tag: value for tag, value in values.items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELS = 40
+MOST_NUMBERED = 24
+"""Columns up to which each cell has its number written in it; of more they would not fit, nor in lower cells."""
+SCALE_TICKS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+"""Marks of a scale of colours that goes by square roots."""
 _ATTENTION, _MLP, _HEAD = "#1f4e79", "#a0522d", "#222222"
 _CELL_INCHES, _MOST_INCHES = 0.3, 14.0
+_POINTS_AN_INCH = 72
 
 
 def draw_map(look: DepthLook, title: str) -> Figure | None:
@@ -24,20 +30,26 @@ def draw_map(look: DepthLook, title: str) -> Figure | None:
     from matplotlib.figure import Figure
 
     columns = map_columns(look)
-    width = min(_MOST_INCHES, 3.2 + _CELL_INCHES * len(columns))
+    numbered = len(columns) <= MOST_NUMBERED and len(look.readers) <= MOST_LABELS
+    width = min(_MOST_INCHES, 3.0 + (1.2 if numbered else 1.0) * _CELL_INCHES * len(columns))
     height = min(_MOST_INCHES, 1.6 + _CELL_INCHES * len(look.readers))
     figure = Figure(figsize=(max(width, 4.5), max(height, 3.0)), layout="constrained")
     axes = figure.add_subplot()
     largest = max(weight for reader in look.readers for weight in reader.weights or ())
     # Steps among small weights must show: of 100 sources an equal share is 0.01.
-    scale = PowerNorm(0.5, vmin=0.0, vmax=max(largest, 0.1))
-    image = axes.imshow(map_cells(look, columns), aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
+    most = max(largest, 0.1)
+    scale, cells = PowerNorm(0.5, vmin=0.0, vmax=most), map_cells(look, columns)
+    image = axes.imshow(cells, aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
     axes.set_facecolor("#e6e6e6")  # what is not read
-    axes.set_title(title, fontsize=10)
-    axes.set_xlabel("source")
+    axes.set_title(title, fontsize=11)
+    axes.set_xlabel("source (grey: not read)")
     axes.set_ylabel("reader")
     _label(axes, look, columns)
-    figure.colorbar(image, ax=axes, label="mean weight", shrink=0.8)
+    if numbered:
+        _write_numbers(axes, cells, 0.4 * most)
+    ticks = [tick for tick in SCALE_TICKS if tick <= most]
+    bar = figure.colorbar(image, ax=axes, label="mean weight", shrink=0.8, ticks=ticks)
+    bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     return figure
 
 
@@ -67,14 +79,24 @@ def map_cells(look: DepthLook, columns: list[int | None]) -> list[list[float]]:
     return rows
 
 
+def _write_numbers(axes: Axes, cells: list[list[float]], dark_up_to: float) -> None:
+    """Each weight in its cell, in dark ink on light colours and in light ink on those up to `dark_up_to`."""
+    for row, weights in enumerate(cells):
+        for column, weight in enumerate(weights):
+            if not math.isnan(weight):
+                ink = "white" if weight <= dark_up_to else "black"
+                axes.text(column, row, f"{weight:.2f}", ha="center", va="center", fontsize=7.5, color=ink)
+
+
 def _label(axes: Axes, look: DepthLook, columns: list[int | None]) -> None:
     every = -(-len(columns) // MOST_LABELS)
     shown = [i for i, column in enumerate(columns) if i % every == 0 or column is None]
-    axes.set_xticks(shown, [column_name(columns[i]) for i in shown], rotation=90, fontsize=7)
+    axes.set_xticks(shown, [column_name(columns[i]) for i in shown], rotation=90, fontsize=9)
     every = -(-len(look.readers) // (2 * MOST_LABELS))
     last = len(look.readers) - 1
-    rows = [i for i in range(len(look.readers)) if i % every == 0 or i == last]
-    axes.set_yticks(rows, [look.readers[i].name for i in rows], fontsize=7)
+    rows = [i for i in range(len(look.readers)) if (i % every == 0 and i <= last - every) or i == last]
+    apart = _POINTS_AN_INCH * min(_CELL_INCHES, _MOST_INCHES / len(rows))
+    axes.set_yticks(rows, [look.readers[i].name for i in rows], fontsize=min(9.0, 0.6 * apart))
     for row, label in zip(rows, axes.get_yticklabels(), strict=True):
         name = look.readers[row].name
         label.set_color(_HEAD if name == "head" else _MLP if name.endswith("mlp") else _ATTENTION)

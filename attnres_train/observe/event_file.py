@@ -15,9 +15,13 @@ from collections.abc import Mapping
 from errno import ENOSPC
 from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnres_train.observe.sinks import write_whole
+from attnres_train.observe.tags import describe
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
 
 LEAST_FREE_BYTES = 1 << 20
 
@@ -33,15 +37,21 @@ class EventFile:
         self._folder = folder
         self._file: RawIOBase | None = None
         self._opened = 0
+        self._described: set[str] = set()
         self._open(step + 1)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         # The positions (tokens, samples) have no group in their tag: they are no curves.
-        scalars = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items() if "/" in tag]
-        if scalars:
-            self._add(step, summary=Summary(value=scalars))
+        curves = {tag: value for tag, value in values.items() if "/" in tag}
+        if curves:
+            of_step = [
+                Summary.Value(tag=tag, simple_value=value, metadata=self._words(tag, "scalars"))
+                for tag, value in curves.items()
+            ]
+            self._add(step, summary=Summary(value=of_step))
+            self._described |= curves.keys()
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
         """A picture for the image tab."""
@@ -49,11 +59,24 @@ class EventFile:
 
         width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of PNG's IHDR
         image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
-        self._add(step, summary=Summary(value=[Summary.Value(tag=tag, image=image)]))
+        value = Summary.Value(tag=tag, image=image, metadata=self._words(tag, "images"))
+        self._add(step, summary=Summary(value=[value]))
+        self._described.add(tag)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _words(self, tag: str, plugin: str) -> SummaryMetadata | None:
+        """What the tag holds, to go with its first value: readers take it from there."""
+        from tensorboard.compat.proto import summary_pb2 as protocol
+
+        if tag in self._described:
+            return None
+        kinds = {"scalars": protocol.DATA_CLASS_SCALAR, "images": protocol.DATA_CLASS_BLOB_SEQUENCE}
+        owner = protocol.SummaryMetadata.PluginData(plugin_name=plugin)
+        # Without the class of its data, TensorBoard's fast server would drop the words.
+        return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])
 
     def _open(self, first_step: int) -> RawIOBase:
         from tensorboard.compat.proto.event_pb2 import SessionLog

@@ -36,6 +36,8 @@ class Series:
     low: Numbers | None = None
     high: Numbers | None = None
     in_legend: bool = True
+    group: str = ""
+    """What is hidden together by a click in the legend; by default each label is its own."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class Chart:
     x_log: bool = False
     y_log: bool = False
     x_ticks: Sequence[tuple[float, str]] | None = None
+    from_zero: bool = False
+    """Whether the scale of y begins at zero; else a level line shows no size."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,11 @@ class Section:
     @property
     def anchor(self) -> str:
         return self.title.lower().replace(" ", "-")
+
+
+def both_in_legend(runs: int) -> bool:
+    """Whether the dashed line of a run has an entry of its own: of more runs the text says what dashed ones are."""
+    return runs <= 2
 
 
 def colour_of(position: int) -> str:

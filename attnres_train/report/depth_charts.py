@@ -9,7 +9,7 @@ import numpy as np
 
 from attnres_train.observe.depth_look import DepthLook, ReaderLook
 from attnres_train.observe.depth_map import column_name, map_cells, map_columns
-from attnres_train.report.charts import Chart, Maps, Section, Series, colour_of, kind_of
+from attnres_train.report.charts import Chart, Maps, Section, Series, both_in_legend, colour_of, kind_of
 from attnres_train.report.curves import Numbers
 from attnres_train.report.run_folder import Run
 
@@ -84,7 +84,8 @@ def by_depth_chart(name: str, title: str, unit: str, logarithmic: bool, series: 
     every = 2 * math.ceil((furthest // 2 + 1) / _MOST_TICKS)
     at_heads = {int(one.x[-1]) for one in series if one.kinds and one.kinds[-1] == "head"}
     ticks = [(float(r), "head" if r in at_heads else str(r // 2)) for r in range(0, furthest + 1, every)]
-    return Chart(name, title, "layer (attention, then MLP)", unit, series, y_log=logarithmic, x_ticks=ticks)
+    label = "layer (attention, then MLP)"
+    return Chart(name, title, label, unit, series, y_log=logarithmic, x_ticks=ticks, from_zero=not logarithmic)
 
 
 def profile(look: DepthLook, value: Value) -> tuple[Numbers, Numbers, list[str]] | None:
@@ -97,6 +98,7 @@ def profile(look: DepthLook, value: Value) -> tuple[Numbers, Numbers, list[str]]
 
 
 def _first_and_last(runs: Sequence[Run], value: Value) -> Iterator[Series]:
+    both = both_in_legend(len(runs))
     for number, run in enumerate(runs):
         looks = [run.looks[0], run.looks[-1]] if len(run.looks) > 1 else list(run.looks)
         for step, look in looks:
@@ -105,7 +107,9 @@ def _first_and_last(runs: Sequence[Run], value: Value) -> Iterator[Series]:
                 x, y, names = points
                 style = "points" if step == looks[-1][0] else "dashed"
                 kinds = [kind_of(name) for name in names]
-                yield Series(f"{run.label}, step {step:,}", x, y, colour_of(number), style, kinds)  # type: ignore[arg-type]
+                legend = {"in_legend": both or style == "points", "group": "" if both else run.label}
+                label, colour = f"{run.label}, step {step:,}", colour_of(number)
+                yield Series(label, x, y, colour, style, kinds, **legend)  # type: ignore[arg-type]
 
 
 def _weighs(run: Run) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,27 @@ _MARKS = {"attention": "circle", "mlp": "square", "head": "diamond"}
 _LABEL_COLOURS = {"attention": ATTENTION, "mlp": MLP, "head": HEAD}
 _SCALE_TICKS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 _GRID = "#e8e8e8"
+_TITLE_LETTERS = 64
+"""A line of a title, in the narrowest column of a page."""
+_PLOT, _BELOW, _LINE = 250, 58, 22
+"""Heights in pixels: of what is plotted, of axis labels below it, of a line of the legend."""
+_LEGEND_WIDTH, _LETTER, _BESIDE_LABEL = 440, 6.6, 46
+"""Widths in pixels: of the narrowest legend, of a letter, of mark and gap beside a label."""
 
 
 def live_chart(chart: Chart) -> go.Figure:
     figure = go.Figure([trace for series in chart.series for trace in _traces(series)])
     _lay_out(figure, chart.title, chart.x_label, chart.y_label)
-    figure.update_layout(height=360 + 18 * max(0, len(chart.series) - 4))
-    figure.update_xaxes(type="log" if chart.x_log else "linear", exponentformat="SI")
+    entries = _legend_lines([series.label for series in chart.series if series.in_legend])
+    figure.update_layout(height=figure.layout.margin.t + _PLOT + _BELOW + _LINE * entries)
+    figure.update_layout(legend={"y": -_BELOW / _PLOT})
+    if chart.from_zero:
+        figure.update_yaxes(rangemode="tozero")
+    figure.update_xaxes(exponentformat="SI")
+    if chart.x_log:
+        figure.update_xaxes(type="log", tickformat="~s", dtick=_log_ticks([series.x for series in chart.series]))
     if chart.y_log:
-        figure.update_yaxes(type="log", tickformat="~g", dtick=_log_ticks(chart))
+        figure.update_yaxes(type="log", tickformat="~g", dtick=_log_ticks([series.y for series in chart.series]))
     if chart.x_ticks is not None:
         figure.update_xaxes(tickvals=[x for x, _ in chart.x_ticks], ticktext=[text for _, text in chart.x_ticks])
     return figure
@@ -55,7 +69,8 @@ def live_maps(maps: Maps) -> go.Figure:
         )
     )
     _lay_out(figure, maps.title, "source", "reader")
-    figure.update_layout(height=min(900, 210 + 20 * len(maps.rows)), plot_bgcolor="#e6e6e6")
+    height = figure.layout.margin.t + min(860, 170 + 20 * len(maps.rows))
+    figure.update_layout(height=height, plot_bgcolor="#e6e6e6")
     names = [f'<span style="color:{_LABEL_COLOURS[kind]}">{name}</span>' for name, kind in maps.rows]
     every = -(-len(names) // 80)
     figure.update_xaxes(type="category", showgrid=False)
@@ -83,7 +98,9 @@ def _traces(series: Series) -> list[Any]:
             "line": {"width": 0},
             "hoverinfo": "skip",
         }
-        traces.append(go.Scatter(**around, **band, mode="lines", showlegend=False, legendgroup=series.label))
+        traces.append(
+            go.Scatter(**around, **band, mode="lines", showlegend=False, legendgroup=series.group or series.label)
+        )
     look: dict[str, Any] = {"mode": "lines", "line": {"color": series.colour, "width": 2}}
     if series.style == "pale":
         look |= {"opacity": 0.35, "line": {"color": series.colour, "width": 1}}
@@ -96,18 +113,26 @@ def _traces(series: Series) -> list[Any]:
         look |= {"mode": "lines+markers", "marker": {"symbol": marks, "size": size, "color": series.colour}}
         look |= {"line": {"color": series.colour, "dash": dash, "width": 1.3}}
     hover = f"{series.label}<br>%{{x:,.6~g}}: %{{y:.5~g}}<extra></extra>"
-    legend = {"showlegend": series.in_legend, "legendgroup": series.label}
+    legend = {"showlegend": series.in_legend, "legendgroup": series.group or series.label}
     traces.append(go.Scatter(x=series.x, y=series.y, name=series.label, hovertemplate=hover, **legend, **look))
     return traces
 
 
 def _lay_out(figure: go.Figure, title: str, x_label: str, y_label: str) -> None:
+    lines = textwrap.wrap(title, _TITLE_LETTERS)
     figure.update_layout(
         template="none",
-        title={"text": title, "x": 0.01, "y": 0.99, "yanchor": "top", "pad": {"t": 8}, "font": {"size": 15}},
-        margin={"l": 8, "r": 8, "t": 42, "b": 8},
+        title={
+            "text": "<br>".join(escape(line, quote=False) for line in lines),
+            "x": 0.01,
+            "y": 0.99,
+            "yanchor": "top",
+            "pad": {"t": 4 + 4 * len(lines)},
+            "font": {"size": 15},
+        },
+        margin={"l": 8, "r": 8, "t": 22 + 20 * len(lines), "b": 8},
         font={"family": "system-ui, sans-serif", "size": 12},
-        legend={"orientation": "h", "y": -0.2, "yanchor": "top", "x": 0},
+        legend={"orientation": "h", "yanchor": "top", "x": 0},
         hovermode="closest",
         autosize=True,
     )
@@ -115,9 +140,20 @@ def _lay_out(figure: go.Figure, title: str, x_label: str, y_label: str) -> None:
     figure.update_yaxes(title={"text": y_label, "standoff": 6}, automargin=True, gridcolor=_GRID, zeroline=False)
 
 
-def _log_ticks(chart: Chart) -> str | int:
+def _legend_lines(labels: Sequence[str]) -> int:
+    """Lines of a legend in the narrowest column; with fewer than it needs it would get a bar to scroll."""
+    lines, left = 0, 0.0
+    for label in labels if len(labels) > 1 else ():
+        wide = _BESIDE_LABEL + _LETTER * len(label)
+        if wide > left:
+            lines, left = lines + 1, float(_LEGEND_WIDTH)
+        left -= wide
+    return lines
+
+
+def _log_ticks(numbers: Sequence[NDArray[np.float64]]) -> str | int:
     """1, 2 and 5 of each decade where there are few of them, else the decades alone; left alone, labels overlap."""
-    values = np.concatenate([series.y for series in chart.series])
+    values = np.concatenate(numbers)
     values = values[np.isfinite(values) & (values > 0)]
     return "D2" if len(values) and values.max() < 1e4 * values.min() else 1
 

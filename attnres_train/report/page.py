@@ -25,6 +25,7 @@ table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabula
 th, td { padding: 2px 10px 2px 4px; border-bottom: 1px solid #e3e3e3; text-align: left; vertical-align: top; }
 th { background: #f5f5f5; font-weight: 600; } td.number, th.number { text-align: right; }
 td.number { white-space: nowrap; }
+td:first-child { min-width: 22ch; overflow-wrap: anywhere; }
 """
 _ALLOWED = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _PLOTLY_OPTIONS = '{"responsive": true, "displaylogo": false, "showSendToCloud": false, "plotlyServerURL": ""}'

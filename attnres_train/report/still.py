@@ -38,11 +38,13 @@ def still_chart(chart: Chart) -> Figure:
     for series in chart.series:
         if series.style != "area":
             _draw(axes, series)
-    axes.set_title(chart.title, fontsize=11, loc="left")
+    axes.set_title(chart.title, fontsize=11, loc="left", wrap=True)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.set_xscale("log" if chart.x_log else "linear")
     axes.set_yscale("log" if chart.y_log else "linear")
+    if chart.from_zero:
+        axes.set_ylim(bottom=0.0)
     if chart.x_ticks is not None:
         axes.set_xticks([x for x, _ in chart.x_ticks], [text for _, text in chart.x_ticks])
     axes.spines[["top", "right"]].set_visible(False)
@@ -77,7 +79,7 @@ def still_maps(maps: Maps) -> Figure:
     everybody[0].set_yticks(rows, [maps.rows[i][0] for i in rows], fontsize=7)
     for row, label in zip(rows, everybody[0].get_yticklabels(), strict=True):
         label.set_color(_LABEL_COLOURS[maps.rows[row][1]])
-    figure.suptitle(maps.title, fontsize=11)
+    figure.suptitle(maps.title, fontsize=11, wrap=True)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("reader", fontsize=9)
     figure.colorbar(image, ax=everybody[-1], label="mean weight", shrink=0.8)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from attnres_train.observe.phases import PHASES
-from attnres_train.report.charts import PHASE_COLOURS, Chart, Section, Series, Style, colour_of
+from attnres_train.report.charts import PHASE_COLOURS, Chart, Section, Series, Style, both_in_legend, colour_of
 from attnres_train.report.compute import flops_per_token
 from attnres_train.report.curves import (
     Curve,
@@ -41,11 +41,12 @@ def loss_section(runs: Sequence[Run]) -> Section:
             f"Loss against {name}",
             label,
             "loss (nats a token)",
-            [s for i, run in enumerate(runs) for s in _loss_series(run, colour_of(i), x_of[i])],
+            [s for i, run in enumerate(runs) for s in _loss_series(run, i, x_of[i], both_in_legend(len(runs)))],
         )
         for name, label, x_of in axes
     ]
-    charts.append(_chart(runs, "bits", "Validation loss in bits", "bits a byte", "loss/valid_bits_per_byte", "points"))
+    bits, tag = "Validation loss in bits", "loss/valid_bits_per_byte"
+    charts.append(_chart(runs, "bits", bits, "bits a byte", tag, "points", from_zero=False))
     text = "Solid: training loss, smoothed, over the pale raw one. Dashed with marks: validation loss. "
     lost = [run.label for run, flops in by_flops if flops is None]
     text += f"Without compute, for neither metrics nor configuration tell it: {', '.join(lost)}. " if lost else ""
@@ -66,13 +67,13 @@ def speed_section(runs: Sequence[Run]) -> Section:
     rate, flops = "throughput/tokens_per_second", "throughput/model_tflops_per_device"
     charts = [
         _chart(runs, "tokens-per-second", "Tokens a second, all devices", "tokens/s", rate, "pale"),
-        _chart(runs, "tflops-per-device", "Model FLOPs", "model TFLOP/s a device", flops, "pale"),
+        _chart(runs, "tflops-per-device", "Model FLOPs a second and device", "TFLOP/s", flops, "pale"),
         *(chart for i, run in enumerate(runs) if (chart := _phases(run, i)) is not None),
         _chart(runs, "checkpoint", "Wait for a checkpoint to begin", "seconds", "time/checkpoint_seconds", "points"),
     ]
     text = (
-        "A step's time by phase is a mean over the ranks; `waiting` is for neighbours in the pipeline, `other` what is "
-        "in no phase. Evaluation and saving are in no step's time."
+        'A step\'s time by phase is a mean over the ranks; "waiting" is for neighbours in the pipeline, '
+        '"other" what is in no phase. Evaluation and saving are in no step\'s time.'
     )
     return Section("Speed", text, list(_filled(charts)))
 
@@ -104,27 +105,30 @@ def _compute(flops: float | None, curve: Curve) -> Numbers | None:
     return None if flops is None else curve.tokens * flops
 
 
-def _loss_series(run: Run, colour: str, x_of: Axis) -> Iterator[Series]:
+def _loss_series(run: Run, number: int, x_of: Axis, both: bool) -> Iterator[Series]:
+    colour, group = colour_of(number), "" if both else run.label
     if (curve := run.curve("loss/train")) is not None:
-        yield from _raw_and_smooth(curve, f"{run.label}, training", colour, x_of)
+        yield from _raw_and_smooth(curve, f"{run.label}, training", colour, x_of, group)
     if (curve := run.curve("loss/valid")) is not None and (x := x_of(shown := thinned(curve, MOST_POINTS))) is not None:
-        yield Series(f"{run.label}, validation", x, shown.values, colour, "dashed")
+        label = f"{run.label}, validation"
+        yield Series(label, x, shown.values, colour, "dashed", in_legend=both, group=group)
 
 
-def _raw_and_smooth(curve: Curve, label: str, colour: str, x_of: Axis) -> Iterator[Series]:
+def _raw_and_smooth(curve: Curve, label: str, colour: str, x_of: Axis, group: str = "") -> Iterator[Series]:
+    group = group or label
     window = smoothing_window(len(curve))
     raw = thinned(curve, MOST_POINTS)
     x = x_of(raw)
     if x is None:
         return
     if window == 1:
-        yield Series(label, x, raw.values, colour)
+        yield Series(label, x, raw.values, colour, group=group)
         return
-    yield Series(f"{label}, raw", x, raw.values, colour, "pale", in_legend=False)
+    yield Series(f"{label}, raw", x, raw.values, colour, "pale", in_legend=False, group=group)
     smooth = every_nth(smoothed(curve, window), MOST_POINTS)
     smooth_x = x_of(smooth)
     if smooth_x is not None:
-        yield Series(label, smooth_x, smooth.values, colour)
+        yield Series(label, smooth_x, smooth.values, colour, group=group)
 
 
 def _chart(
@@ -136,6 +140,7 @@ def _chart(
     style: Style = "line",
     *,
     y_log: bool = False,
+    from_zero: bool = True,
     scale: float = 1.0,
 ) -> Chart:
     """One tag of every run against steps; `pale` is smoothed too."""
@@ -150,7 +155,7 @@ def _chart(
         else:
             shown = thinned(curve, MOST_POINTS)
             series.append(Series(run.label, shown.steps, shown.values, colour_of(i), style))
-    return Chart(name, title, _STEP, unit, series, y_log=y_log)
+    return Chart(name, title, _STEP, unit, series, y_log=y_log, from_zero=from_zero and not y_log)
 
 
 def _phases(run: Run, number: int) -> Chart | None:

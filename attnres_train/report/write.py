@@ -18,6 +18,7 @@ from attnres_train.report.still import png_of, still_chart, still_maps
 from attnres_train.report.training_charts import loss_section, memory_section, optimization_section, speed_section
 
 PAGE = "index.html"
+_MOST_IN_TITLE = 3
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def report(folders: Sequence[Path], output: Path) -> Report:
     found = differences({run.label: run.config for run in runs if run.config is not None})
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     introduction = f"Made {made} from the files in {', '.join(str(run.folder) for run in runs)}."
-    title = ", ".join(run.label for run in runs)
+    title = ", ".join(run.label for run in runs) if len(runs) <= _MOST_IN_TITLE else f"{len(runs)} runs"
     path, pictures = write_sections(output, title, introduction, sections_of(runs, facts, found))
     return Report(path, pictures, runs, facts, found)
 

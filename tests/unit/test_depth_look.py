@@ -70,6 +70,9 @@ def test_curves_have_a_tag_for_every_number_that_there_is() -> None:
     assert curves["depth/gradient_rms/02-attention"] == 0.01 and curves["depth/query_norm/head"] == 1.5
     assert "depth/weight_on_partial/01-mlp" not in curves, "it completes nothing and reads no partial"
     assert "depth/output_rms/head" not in curves and None not in curves.values()
+    assert look.readers[0].weights == (1.0,), "it reads the embedding alone: a level line says nothing"
+    of_first = {tag.split("/")[1] for tag in curves if "00-attention" in tag}
+    assert of_first == {"input_rms", "output_rms", "partial_rms", "gradient_rms"}
     assert set(look_of(STANDARD).curves()) == {
         f"depth/{size}/{reader.name}"
         for reader in look_of(STANDARD).readers
@@ -145,8 +148,22 @@ def test_the_map_has_a_cell_for_what_is_read_and_none_for_what_is_not() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["embedding", "1", "2", "partial"]
     colours = {label.get_text(): label.get_color() for label in axes.get_yticklabels()}
     assert len({colours["00-attention"], colours["00-mlp"], colours["head"]}) == 3
+    written = {text.get_position(): text.get_text() for text in axes.texts}
+    assert len(written) == sum(len(reader.weights or ()) for reader in look.readers)
+    assert written[3, 4] == f"{look.readers[4].weights[2]:.2f}", "column, row"
     assert png(figure).startswith(b"\x89PNG")
     assert draw_map(look_of(STANDARD), "step 5") is None
+
+
+def test_labels_of_a_map_of_many_readers_do_not_lie_on_each_other() -> None:
+    figure = draw_map(look_of(FULL), "step 5")
+    assert figure is not None
+    axes = figure.axes[0]
+    rows = axes.get_yticks().tolist()
+    assert rows[-1] == 200 and min(b - a for a, b in zip(rows, rows[1:], strict=False)) >= rows[1] - rows[0] == 3
+    assert not axes.texts, "no number fits into a cell"
+    low = draw_map(look_of(DepthLayout(100, "block", 20)), "step 5")
+    assert low is not None and not low.axes[0].texts, "of few sources neither, where there are many readers"
 
 
 def test_a_recorder_leaves_lines_and_pictures_and_drops_what_a_resume_repeats(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from attnres_train.report.live import live_chart, live_maps
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import MOST_LOOKS, read_run, read_runs, short_names
 from attnres_train.report.still import still_chart
-from attnres_train.report.training_charts import MOST_POINTS, loss_section, speed_section
+from attnres_train.report.training_charts import MOST_POINTS, loss_section, optimization_section, speed_section
 from attnres_train.report.write import overview_section, report
 from tests.unit.config_files import write
 from tests.unit.run_folders import FLOPS_A_TOKEN, TOKENS_A_STEP, look_at, make_run, step_record, write_lines
@@ -263,3 +263,26 @@ def test_facts_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").touch()
     run = read_run(tmp_path, "x")
     assert facts_of(run).steps is None and "metrics.jsonl: no step logged yet" in run.notes
+
+
+def test_of_many_runs_each_has_one_entry_in_a_legend_that_needs_no_bar(tmp_path: Path) -> None:
+    looks = [(10, look_at(BLOCK)), (20, look_at(BLOCK, 2.0))]
+    runs = read_runs([make_run(tmp_path / f"{i}-{60 * 'long'}", looks=looks) for i in range(3)])
+    for chart in (loss_section(runs).items[0], by_depth_section(runs).items[0]):
+        assert isinstance(chart, Chart)
+        drawn = live_chart(chart)
+        assert [trace.legendgroup for trace in drawn.data if trace.showlegend] == [run.label for run in runs]
+        assert {trace.legendgroup for trace in drawn.data} == {run.label for run in runs}, "a click hides a whole run"
+        assert drawn.layout.height - live_chart(loss_section(runs[:1]).items[0]).layout.height >= 22  # type: ignore[arg-type]
+    drawn = live_maps(depth_maps(runs[0], 0))  # type: ignore[arg-type]
+    lines = drawn.layout.title.text.split("<br>")
+    assert max(map(len, lines)) <= 64 and "".join(lines).endswith("long") and drawn.layout.margin.t > 22 + 20
+    assert len(overview_section(runs, [facts_of(run) for run in runs], {}).items) == 2
+
+
+def test_a_level_line_shows_its_size(tmp_path: Path) -> None:
+    """Left alone, plotly draws a rate of 0.001 from -1 to 1."""
+    section = optimization_section(read_runs([make_run(tmp_path / "run")]))
+    rate, norm, _ = (item for item in section.items if isinstance(item, Chart))
+    assert live_chart(rate).layout.yaxis.rangemode == "tozero" and still_chart(rate).axes[0].get_ylim()[0] == 0.0
+    assert live_chart(norm).layout.yaxis.rangemode is None, "of a logarithm there is no zero"
