@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,11 @@ class _Case:
     where: Mapping[str, Any]
 
 
+def logs_folder(grid: Grid) -> Path:
+    """Where what every run says is kept."""
+    return grid.folder / "logs"
+
+
 def read_grid(path: Path) -> Grid:
     """The grid in the TOML file at `path`; its runs are not checked yet.
 
@@ -132,7 +138,7 @@ def read_grid(path: Path) -> Grid:
         ]
     launcher = _launcher(file.launcher)
     if launcher is None:
-        message = f"there is no file {Path(file.launcher).absolute()}, nor beside the package"
+        message = f"no {Path(file.launcher).absolute()} that can be executed, nor one beside the package"
         problems.append(Problem("launcher", message, "name a script that is called as SCRIPT CONFIG --ranks N"))
     if problems or launcher is None:
         raise Refused(problems)
@@ -141,6 +147,10 @@ def read_grid(path: Path) -> Grid:
     runs = tuple(_runs(cases, settings, file.seeds, shared, folder))
     if not runs:
         raise Refused(Problem("case", f"no case is left in any setting ({path})", "widen `where`"))
+    folders = [run.folder for run in runs]
+    if shared_folders := [str(one) for one in dict.fromkeys(folders) if folders.count(one) > 1]:
+        message = f"several runs would have the folder {', '.join(shared_folders)} ({path})"
+        raise Refused(Problem("case", message, "names and values must differ in more than their punctuation"))
     return Grid(
         path=path,
         base=Path(file.base),
@@ -197,6 +207,8 @@ def _lists(values: Mapping[str, Any], path: Path, where: str) -> Iterator[Proble
     for key, value in values.items():
         if not isinstance(value, list) or not value:
             yield Problem(key, f"{value!r} in {where} is no list of values ({path})", f"write {key} = [...]")
+        elif any(one in value[:position] for position, one in enumerate(value)):
+            yield Problem(key, f"{value!r} in {where} has a value twice ({path})", "write it once")
 
 
 def _set_twice(ones: Mapping[str, Any], others: Mapping[str, Any], path: Path, where: str) -> list[Problem]:
@@ -209,7 +221,9 @@ def _set_twice(ones: Mapping[str, Any], others: Mapping[str, Any], path: Path, w
 
 def _wrong_where(case: _Case, vary: Mapping[str, Any], path: Path) -> Iterator[Problem]:
     for key, values in case.where.items():
-        absent = [value for value in values if value not in vary.get(key, [])] if isinstance(values, list) else []
+        if not isinstance(values, list) or not isinstance(vary.get(key, []), list):
+            continue  # told as no list
+        absent = [value for value in values if value not in vary.get(key, [])]
         if key not in vary or absent:
             what = f"{absent} are not among its values" if key in vary else "it is not in [vary]"
             yield Problem(key, f"case {case.name} is limited by it, but {what} ({path})", "correct `where` or `[vary]`")
@@ -218,7 +232,7 @@ def _wrong_where(case: _Case, vary: Mapping[str, Any], path: Path) -> Iterator[P
 def _launcher(name: str) -> Path | None:
     """As named from the working directory, else from the folder that holds the package."""
     here, beside = Path(name).absolute(), Path(__file__).resolve().parents[2] / name
-    return next((path for path in (here, beside) if path.is_file()), None)
+    return next((path for path in (here, beside) if path.is_file() and os.access(path, os.X_OK)), None)
 
 
 def _settings(vary: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

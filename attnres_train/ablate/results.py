@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from attnres_train.ablate.grid import Grid
+from attnres_train.ablate.grid import Grid, logs_folder
+from attnres_train.ablate.state import why_another
 from attnres_train.ablate.statistics import Estimate, OutsideOfCurve, compute_advantage, estimate, ratio_estimate
 from attnres_train.model.size import depth_flops_per_token
 from attnres_train.observe.depth_look import ReaderLook
+from attnres_train.plan.page import counted
 from attnres_train.report.compute import flops_per_token, parameters, run_config
 from attnres_train.report.depth_charts import profile
 from attnres_train.report.facts import gradient_spread, partial_growth
@@ -86,9 +89,10 @@ def results_of(grid: Grid) -> Results:
     unfinished = []
     for planned in grid.runs:
         run = read_run(planned.folder, planned.name) if planned.folder.is_dir() else None
-        why = "not begun" if run is None else why_unfinished(run)
+        why = "not begun" if run is None else (why_another(grid, planned) or why_unfinished(run))
         if run is None or why is not None:
-            unfinished.append(f"{planned.name}: {why}")
+            log = logs_folder(grid) / f"{planned.name}.log"
+            unfinished.append(f"{planned.name}: {why}" + (f" (log: {os.path.relpath(log)})" if log.exists() else ""))
         else:
             finished.setdefault((planned.case, planned.setting), []).append(Finished(planned.seed, run, curve_of(run)))
     cells = [
@@ -105,19 +109,23 @@ def why_unfinished(run: Run) -> str | None:
     steps = (run.config or {}).get("training.steps")
     training = run.curve("loss/train")
     if steps is None:
-        return "its config.toml cannot be read"
+        return "not one step is done" if training is None else "its config.toml cannot be read"
     if training is None or training.steps[-1] < steps:
         return f"at step {0 if training is None else int(training.steps[-1])} of {steps}"
     return None
 
 
 def curve_of(run: Run) -> LossCurve | None:
-    """The validation curve, up to the last step; None without an evaluation there."""
+    """The validation curve, up to the last step; None without an evaluation there.
+
+    A loss that is not finite is left out, for no compute can be read off beside it; the last one stays: it diverged.
+    """
     valid, training, flops = run.curve("loss/valid"), run.curve("loss/train"), flops_per_token(run)
     if valid is None or training is None or flops is None or valid.steps[-1] != training.steps[-1]:
         return None
-    finite = np.isfinite(valid.tokens)
-    return LossCurve((valid.tokens[finite] * flops).tolist(), valid.values[finite].tolist())
+    kept = np.isfinite(valid.tokens) & np.isfinite(valid.values)
+    kept[-1] = True
+    return LossCurve((valid.tokens[kept] * flops).tolist(), valid.values[kept].tolist())
 
 
 def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[Finished], grid: Grid) -> Cell:
@@ -126,6 +134,7 @@ def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[
     diverged = [seed for seed, curve in curves.items() if not math.isfinite(curve.losses[-1])]
     notes = [f"seed {seed}: the last validation loss is not finite" for seed in diverged]
     notes += [f"seed {one.seed}: no validation loss at the last step" for one in own if one.curve is None]
+    notes += [words for one in own for words in _gaps(one)]
     last = {seed: curve.losses[-1] for seed, curve in curves.items() if seed not in diverged}
     theirs = {one.seed: one.curve for one in reference if one.curve is not None}
     paired = [seed for seed in last if seed in theirs and math.isfinite(theirs[seed].losses[-1])]
@@ -156,6 +165,12 @@ def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[
         by_depth={name: dict(_by_reader(own, value)) for name, value in SIZES.items()},
         notes=notes,
     )
+
+
+def _gaps(one: Finished) -> Iterator[str]:
+    valid = one.run.curve("loss/valid")
+    if one.curve is not None and valid is not None and (lost := len(valid) - len(one.curve.losses)):
+        yield f"seed {one.seed}: {counted(lost, 'validation loss')} on the way not finite, left out of the curve"
 
 
 def _depth_flops_share(run: Run) -> float | None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from attnres_train.ablate.grid import Grid
+from attnres_train.ablate.grid import Grid, logs_folder
 from attnres_train.ablate.state import CheckedRun
 from attnres_train.errors import ExitCode
 from attnres_train.launch.process import end_with_parent
@@ -47,7 +47,7 @@ class Runner:
         waiting = [run for run in runs if run.stand != "done"]
         begun = sum(run.stand == "begun" for run in waiting)
         self.tell(f"{len(runs)} runs: {len(runs) - len(waiting)} done, {begun} begun, {len(waiting) - begun} to begin")
-        (self.grid.folder / "logs").mkdir(parents=True, exist_ok=True)
+        logs_folder(self.grid).mkdir(parents=True, exist_ok=True)
         with self._listening():
             while self._running or (waiting and not self.asked):
                 while waiting and not self.asked and len(self._running) < self.grid.parallel_runs:
@@ -63,7 +63,7 @@ class Runner:
     def _start(self, run: CheckedRun) -> None:
         planned = run.planned
         command = [str(self.grid.launcher), str(self.grid.base), "--ranks", str(self.grid.ranks), *planned.overrides]
-        with open(self.grid.folder / "logs" / f"{planned.name}.log", "ab") as log:
+        with open(logs_folder(self.grid) / f"{planned.name}.log", "ab") as log:
             process = subprocess.Popen(
                 command,
                 env=environment_of_runs(),
@@ -89,7 +89,7 @@ class Runner:
             self.tell(f"{name}: stopped and saved; the same command goes on")
         else:
             self.failed.append(name)
-            log = self.grid.folder / "logs" / f"{name}.log"
+            log = logs_folder(self.grid) / f"{name}.log"
             self.tell(f"{name}: ended with code {code} after {_duration(seconds)}; its last lines are in {log}")
 
     def _left(self, waiting: Sequence[CheckedRun]) -> str:

@@ -68,6 +68,16 @@ def _checked(grid: Grid, planned: PlannedRun) -> CheckedRun:
     return CheckedRun(planned, steps, done_steps, "done" if done_steps == steps else begun, _model_flops(config))
 
 
+def why_another(grid: Grid, planned: PlannedRun) -> str | None:
+    """What in the folder of a run is not what the grid says now, in words; None for a run of this grid.
+
+    Raises Refused where the configuration of the grid cannot be made.
+    """
+    config = load(grid.base, planned.overrides).config
+    problem = next(_another_configuration(config, planned.folder), None)
+    return None if problem is None else problem.message
+
+
 def _another_configuration(config: RunConfig, folder: Path) -> Iterator[Problem]:
     """Problems of a run folder that holds a run of other values; its own place is not one of them."""
     path = folder / "config.toml"

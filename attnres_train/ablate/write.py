@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from attnres_train.errors import refuse
 from attnres_train.report.charts import Chart, Section, Series, Table, colour_of, kind_of
 from attnres_train.report.depth_charts import by_depth_chart
 from attnres_train.report.facts import NOT_THERE
+from attnres_train.report.finite import without_infinities
 from attnres_train.report.write import write_sections
 
 _SIZES = {
@@ -44,7 +44,7 @@ def write_results(grid: Grid, results: Results) -> dict[str, Any]:
     found = as_json(grid, results)
     try:
         (output / "results.md").write_text(markdown(title, introduction, sections), encoding="utf-8")
-        (output / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (output / "results.json").write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise refuse(
             str(output), f"cannot be written: {error.strerror}", "make space, or choose another folder"
@@ -57,11 +57,11 @@ def as_json(grid: Grid, results: Results) -> dict[str, Any]:
     return {
         "reference": grid.reference,
         "confidence": CONFIDENCE,
-        "cells": [asdict(cell) for cell in results.cells],
+        "cells": [without_infinities(asdict(cell)) for cell in results.cells],
         "curves": [
             {
                 **{"case": case, "setting": setting, "seed": one.seed, "compute": list(one.curve.compute)},
-                "losses": [loss if math.isfinite(loss) else None for loss in one.curve.losses],
+                "losses": without_infinities(one.curve.losses),
             }
             for (case, setting), runs in results.finished.items()
             for one in runs

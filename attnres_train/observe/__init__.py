@@ -2,6 +2,7 @@
 
 metrics.py         the tags and values of a logged step; phases.py those of its time
 tags.py            what each tag holds, in which unit: the words that TensorBoard shows
+record_lines.py    a line of records, read back
 sinks.py           lines of JSON, each step once across resumes; what guards training from a full disk
 event_file.py      TensorBoard's files
 wandb_sink.py      curves at Weights & Biases

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.record_lines import record_of
 
 log = logging.getLogger(CONSOLE)
 
@@ -102,9 +103,5 @@ def drop_records_after(path: Path, step: int) -> None:
 
 def _is_of(line: bytes, last_step: int) -> bool:
     """Whether `line` is a record of a step up to the last; what a kill or a power failure left is no record."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return False
-    step = record.get("step") if isinstance(record, dict) else None
-    return isinstance(step, int) and step <= last_step
+    record = record_of(line)
+    return record is not None and record["step"] <= last_step

@@ -31,9 +31,8 @@ class Curve:
 
     @property
     def last(self) -> float | None:
-        """The last finite value."""
-        finite = self.values[np.isfinite(self.values)]
-        return float(finite[-1]) if len(finite) else None
+        """The last value, finite or not."""
+        return float(self.values[-1]) if len(self) else None
 
     def take(self, positions: NDArray[np.int64]) -> Curve:
         return Curve(self.steps[positions], self.tokens[positions], self.values[positions])

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from attnres_train.config.build import show_value
 from attnres_train.config.keys import NONE_TEXT
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Table
 from attnres_train.report.compute import flops_per_token, parameters
-from attnres_train.report.curves import smoothed, smoothing_window
+from attnres_train.report.curves import Curve, smoothed, smoothing_window
 from attnres_train.report.run_folder import Run
 
 NOT_THERE = "–"
@@ -20,7 +22,7 @@ NOT_THERE = "–"
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one run; None is what its files do not say. Losses in nats a token."""
+    """Of one run; None is what its files do not say. Losses in nats a token; that of a run that diverged is NaN."""
 
     run: str
     folder: str
@@ -66,11 +68,11 @@ def facts_of(run: Run) -> Facts:
         steps_planned=config.get("training.steps"),
         tokens=tokens,
         model_flops=None if flops is None or tokens is None else flops * tokens,
-        training_loss=None if training is None else smoothed(training, smoothing_window(len(training))).last,
+        training_loss=None if training is None else _smoothed_end(training),
         validation_loss=_last(run, "loss/valid"),
         bits_per_byte=_last(run, "loss/valid_bits_per_byte"),
-        skipped_steps=None if skipped is None else int(skipped),
-        tokens_per_second=None if rate is None else float(sorted(rate.values)[len(rate) // 2]),
+        skipped_steps=int(skipped) if skipped is not None and math.isfinite(skipped) else None,
+        tokens_per_second=None if rate is None else float(np.nanmedian(rate.values)),
         partial_growth=None if look is None else partial_growth(look),
         gradient_spread=None if look is None else gradient_spread(look),
         alarms=len(run.alarms),
@@ -139,6 +141,12 @@ def _last(run: Run, tag: str) -> float | None:
     return None if curve is None else curve.last
 
 
+def _smoothed_end(curve: Curve) -> float | None:
+    """The last smoothed value; of a curve that ends without a finite value that value."""
+    last = curve.last
+    return last if last is None or not math.isfinite(last) else smoothed(curve, smoothing_window(len(curve))).last
+
+
 def _ratio(one: float, other: float) -> float | None:
     return one / other if other and math.isfinite(one) and math.isfinite(other) else None
 
@@ -153,4 +161,6 @@ def _count(value: int | None) -> str:
 
 
 def _short(value: float | None, form: str) -> str:
-    return NOT_THERE if value is None else f"{value:,.{form}}"
+    if value is None:
+        return NOT_THERE
+    return f"{value:,.{form}}" if math.isfinite(value) else "not finite"

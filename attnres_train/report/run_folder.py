@@ -5,7 +5,6 @@ What is damaged or absent is told in `notes`; only a folder that is no run is re
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,14 +15,18 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from attnres_train.config.build import build
 from attnres_train.config.flat import flattened
 from attnres_train.config.keys import all_keys
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
+from attnres_train.observe.record_lines import record_of
 from attnres_train.plan.page import counted
 from attnres_train.report.curves import Curve
 
+MOST_PROBLEMS = 5
+"""Of a configuration that are told."""
 MOST_LOOKS = 32
 """Of more looks at the depth evenly chosen ones are kept, the first and the last among them."""
 
@@ -95,12 +98,21 @@ def _no_run(folder: Path) -> Iterator[Problem]:
 
 
 def _config(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
+    keys = all_keys()
     try:
-        return flattened(tomllib.loads(path.read_text(encoding="utf-8")), all_keys()), []
+        values = flattened(tomllib.loads(path.read_text(encoding="utf-8")), keys)
     except OSError as error:
         return None, [f"{path.name} cannot be read: {error.strerror}"]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return None, [f"{path.name} cannot be read: {error}"]
+    _, wrong, missing = build({key: value for key, value in values.items() if key in keys}, keys, str)
+    problems = [f"{key} is no key of this version" for key in values if key not in keys]
+    problems += [f"{problem.key}: {problem.message}" for problem in wrong] + [f"{key} is missing" for key in missing]
+    if len(problems) > MOST_PROBLEMS:
+        problems[MOST_PROBLEMS - 1 :] = [f"{len(problems) - MOST_PROBLEMS + 1} more keys are wrong or missing"]
+    left_out = {problem.key for problem in wrong}
+    sound = {key: value for key, value in values.items() if key not in left_out}
+    return sound, [f"{path.name}: {words}" for words in problems]
 
 
 @dataclass
@@ -118,7 +130,7 @@ class _Lines:
                 for line in file:
                     if skipped is not None and skipped in line and line.endswith(b"}\n"):
                         continue
-                    record = _object(line)
+                    record = record_of(line)
                     if record is not None:
                         yield record
                     elif line.strip():
@@ -131,15 +143,6 @@ class _Lines:
         return [*self.notes, *(cut if self.unreadable else [])]
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    step = record.get("step") if isinstance(record, dict) else None
-    return record if isinstance(step, int) and not isinstance(step, bool) else None
-
-
 def _curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
     lines = _Lines(path)
     points: dict[str, list[tuple[float, float, float]]] = {}
@@ -147,7 +150,7 @@ def _curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
         step, tokens = float(record["step"]), _number(record.get("tokens"))
         for tag, value in record.items():
             if "/" in tag and isinstance(value, int | float):
-                points.setdefault(tag, []).append((step, tokens, float(value)))
+                points.setdefault(tag, []).append((step, tokens, _number(value)))
     curves = {tag: Curve.of(rows) for tag, rows in points.items()}
     notes = lines.told()
     for tag, curve in curves.items():
@@ -159,7 +162,10 @@ def _curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:  # JSON has whole numbers of any length
+        return math.inf
 
 
 @dataclass

@@ -38,11 +38,12 @@ def still_chart(chart: Chart) -> Figure:
     for series in chart.series:
         if series.style != "area":
             _draw(axes, series)
-    axes.set_title(chart.title, fontsize=11, loc="left", wrap=True)
+    axes.set_title(as_it_is(chart.title), fontsize=11, loc="left", wrap=True)
     axes.set_xlabel(chart.x_label)
     axes.set_ylabel(chart.y_label)
     axes.set_xscale("log" if chart.x_log else "linear")
-    axes.set_yscale("log" if chart.y_log else "linear")
+    above_zero = any((series.y > 0).any() for series in chart.series)
+    axes.set_yscale("log" if chart.y_log and above_zero else "linear")
     if chart.from_zero:
         axes.set_ylim(bottom=0.0)
     if chart.x_ticks is not None:
@@ -79,15 +80,22 @@ def still_maps(maps: Maps) -> Figure:
     everybody[0].set_yticks(rows, [maps.rows[i][0] for i in rows], fontsize=7)
     for row, label in zip(rows, everybody[0].get_yticklabels(), strict=True):
         label.set_color(_LABEL_COLOURS[maps.rows[row][1]])
-    figure.suptitle(maps.title, fontsize=11, wrap=True)
+    figure.suptitle(as_it_is(maps.title), fontsize=11, wrap=True)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("reader", fontsize=9)
     figure.colorbar(image, ax=everybody[-1], label="mean weight", shrink=0.8)
     return figure
 
 
+def as_it_is(text: str) -> str:
+    """For matplotlib, to which what stands between dollar signs is a formula."""
+    return text.replace("$", r"\$")
+
+
 def _draw(axes: Axes, series: Series) -> None:
-    label = series.label if series.in_legend else "_" + series.label
+    # A label that begins with an underscore is left out of legends: that of a folder may, ours shall.
+    shown = as_it_is(f" {series.label}" if series.label.startswith("_") else series.label)
+    label = shown if series.in_legend else f"_{shown}"
     if series.low is not None and series.high is not None:
         axes.fill_between(series.x, series.low, series.high, color=series.colour, alpha=0.18, linewidth=0)
     if series.style in ("line", "pale"):

@@ -115,10 +115,25 @@ name = "block"
 
 @pytest.mark.parametrize(
     ("tables", "head", "key"),
-    [("", "", "case"), (CASES, "rank = 2", "rank"), (CASES, "ranks = 0", "ranks"), (CASES, "ranks = true", "ranks")],
+    [
+        *[
+            ("", "", "case"),
+            (CASES, "rank = 2", "rank"),
+            (CASES, "ranks = 0", "ranks"),
+            (CASES, "ranks = true", "ranks"),
+        ],
+        (CASES + "[vary]\noptimizer.learning_rate = [1e-3, 0.001]", "", "optimizer.learning_rate"),
+        (CASES + "where.model.num_layers = [4]\n[vary]\nmodel.num_layers = 4", "", "model.num_layers"),
+        (CASES + '[vary]\nobserve.wandb_project = ["a/b", "a-b"]', "", "case"),
+    ],
 )
 def test_a_wrong_file_is_refused(write_grid: GridWriter, tables: str, head: str, key: str) -> None:
     assert key in problems_of(write_grid(tables, head))
+
+
+def test_a_launcher_that_cannot_be_executed_is_refused(write_grid: GridWriter, tmp_path: Path) -> None:
+    (tmp_path / "plain.sh").touch()
+    assert "can be executed" in problems_of(write_grid(launcher=str(tmp_path / "plain.sh")))["launcher"]
 
 
 def test_what_is_no_toml_or_not_there_is_refused(tmp_path: Path) -> None:
@@ -302,13 +317,32 @@ def test_one_seed_has_no_interval_and_nothing_is_extrapolated(write_grid: GridWr
     assert cell.notes == ["seed 1: no compute at equal loss, it was reached before the first evaluation"]
 
 
+def test_a_loss_on_the_way_that_is_not_finite_is_left_out_of_the_curve_and_told(write_grid: GridWriter) -> None:
+    grid = read_grid(write_grid(seeds="[1]"))
+    finish(grid, 0, [(5, 6.0), (10, 5.0), (20, 4.0)])
+    finish(grid, 1, [(5, 6.0), (8, float("nan")), (10, 4.0), (20, 3.9)])
+    cell = results_of(grid).cells[1]
+    assert cell.advantage is not None and cell.advantage.mean == pytest.approx(2.0)
+    assert cell.notes == ["seed 1: 1 validation loss on the way not finite, left out of the curve"]
+    json.dumps(as_json(grid, results_of(grid)), allow_nan=False)
+
+
+def test_runs_of_another_grid_in_the_same_folder_are_left_out(write_grid: GridWriter) -> None:
+    finish(read_grid(write_grid(seeds="[1]")), 0, [(10, 5.0), (20, 4.0)])
+    grid = read_grid(write_grid(tables=CASES + "[override]\noptimizer.learning_rate = 0.5\n", seeds="[1]"))
+    results = results_of(grid)
+    assert results.cells[0].seeds == [] and "optimizer.learning_rate" in results.unfinished[0]
+
+
 def test_a_report_of_unfinished_runs(write_grid: GridWriter, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_grid(seeds="[1]")
     assert main(["ablate", str(path), "--report-only"]) == ExitCode.REFUSED
     grid = read_grid(path)
-    make_run(grid.runs[0].folder, steps=5, valid=[])
+    make_run(grid.runs[0].folder, *grid.runs[0].overrides, steps=5, valid=[])
+    (grid.folder / "logs").mkdir()
+    (grid.folder / "logs/standard_seed-1.log").touch()
     assert main(["ablate", str(path), "--report-only"]) == ExitCode.DONE
-    assert "standard_seed-1: at step 5 of 20" in capsys.readouterr().out
+    assert re.search(r"standard_seed-1: at step 5 of 20 \(log: .*standard_seed-1.log\)", capsys.readouterr().out)
     assert (grid.folder / "report/index.html").is_file() and (grid.folder / "report/results.md").is_file()
 
 

@@ -23,7 +23,7 @@ from attnres_train.report.facts import differences, facts_of
 from attnres_train.report.live import live_chart, live_maps
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import MOST_LOOKS, read_run, read_runs, short_names
-from attnres_train.report.still import still_chart
+from attnres_train.report.still import png_of, still_chart, still_maps
 from attnres_train.report.training_charts import MOST_POINTS, loss_section, optimization_section, speed_section
 from attnres_train.report.write import overview_section, report
 from tests.unit.config_files import write
@@ -153,6 +153,7 @@ def test_facts_and_alarms(tmp_path: Path) -> None:
     assert facts.tokens == 20 * TOKENS_A_STEP and facts.model_flops == pytest.approx(20 * TOKENS_A_STEP * FLOPS_A_TOKEN)
     assert facts.training_loss == pytest.approx(8 - np.mean(range(16, 21)) / 10) and facts.validation_loss == 4.0
     assert facts.partial_growth == 8.0 and facts.gradient_spread == 8.0
+    assert facts.tokens_per_second == 2000.0
     assert facts.alarms == len(runs[0].alarms) > 0
     step, words = runs[0].alarms[0]
     assert step == 20 and "collapsed on the embedding" in words
@@ -189,6 +190,49 @@ def test_damaged_and_absent_files_are_told(block: Path, tmp_path: Path) -> None:
     assert made.facts[0].validation_loss == 4.0 and made.facts[1].steps is None
     text = made.page.read_text(encoding="utf-8")
     assert "3 lines cut or damaged" in text and "metrics.jsonl cannot be read: No such file" in text
+
+
+def test_a_run_that_diverged_has_no_last_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run(tmp_path / "run", valid=[(10, 5.0), (20, np.nan)])
+    lines = [step_record(step, np.nan if step > 18 else 8.0) for step in range(1, 21)]
+    for line in lines:
+        line["throughput/tokens_per_second"] = float(line["step"])
+    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    assert main(["report", str(folder), "--json"]) == ExitCode.DONE
+    said = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))["runs"][0]
+    assert said["training_loss"] is None and said["not_finite"] == ["training_loss", "validation_loss"]
+    assert said["tokens_per_second"] == 10.5, "the median of an even number"
+    assert "not finite" in (folder / "report/index.html").read_text(encoding="utf-8").split("</head>")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "note"),
+    [
+        ("config.toml", '[model]\nnum_layers = "four"\n', "config.toml: model.num_layers: "),
+        ("config.toml", "model = 3\n", "config.toml: model is no key of this version"),
+        ("config.toml", "", "more keys are wrong or missing"),
+        ("metrics.jsonl", f'{{"step": {10**400}, "loss/train": 1.0}}\n', "1 line cut or damaged"),
+        ("metrics.jsonl", f'{{"step": 1, "loss/train": {10**400}}}\n', "1 value not finite"),
+        ("depth.jsonl", f"{1000 * '['}\n", "1 line cut or damaged"),
+    ],
+)
+def test_any_damage_is_told_and_a_page_is_made(block: Path, tmp_path: Path, name: str, text: str, note: str) -> None:
+    (block / name).write_text(text, encoding="utf-8")
+    made = report([block], tmp_path / "page")
+    assert any(note in words for words in made.runs[0].notes), made.runs[0].notes
+
+
+def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
+    run = read_run(make_run(tmp_path / "_a$\\foo$", looks=[(10, look_at(BLOCK))]), "_a$\\foo$")
+    maps = depth_maps(run, 0)
+    assert maps is not None
+    for figure in (still_chart(loss_section([run]).items[0]), still_maps(maps)):
+        png_of(figure)  # a formula that is none raises here
+    (legend,) = still_chart(loss_section([run]).items[0]).legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        rf" _a\$\foo\$, {what}" for what in ("training", "validation")
+    ]
 
 
 def test_what_is_no_run_is_refused_all_at_once(block: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,7 +289,7 @@ def test_curves() -> None:
     curve = Curve.of([(2, 20, 5.0), (1, 10, 1.0), (3, 30, np.nan), (4, 40, 2.0), (2, 20, 3.0)])
     assert curve.steps.tolist() == [1, 2, 3, 4] and curve.values[1] == 3.0, "the later line of a step holds"
     assert smoothed(curve, 2).values.tolist() == [1.0, 2.0, 3.0, 2.0]
-    assert curve.last == 2.0
+    assert curve.last == 2.0 and np.isnan(Curve.of([(1, 1, 1.0), (2, 2, np.nan)]).last or 0.0)
     noise = np.random.default_rng(1).normal(size=10_000)
     long = Curve(np.arange(10_000.0), np.arange(10_000.0), noise)
     thin = thinned(long, 100)

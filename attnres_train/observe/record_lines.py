@@ -1,0 +1,19 @@
+"""A line of `metrics.jsonl`, `depth.jsonl` or `samples.jsonl` as it may be found after a kill or a power failure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_LARGEST_STEP = 2**53
+
+
+def record_of(line: bytes) -> dict[str, Any] | None:
+    """The record in `line`, with a whole number as `step`; None for whatever else may stand there."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, digits without end; brackets without end
+        return None
+    step = record.get("step") if isinstance(record, dict) else None
+    whole = isinstance(step, int) and not isinstance(step, bool) and abs(step) <= _LARGEST_STEP
+    return record if whole else None
