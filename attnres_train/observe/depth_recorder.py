@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import draw_map, png
-from attnres_train.observe.sinks import Guarded, JsonlSink
+from attnres_train.observe.sinks import Guarded, guarded_lines
 
 log = logging.getLogger(CONSOLE)
 MAP_TAG = "depth/weights"
@@ -22,8 +23,8 @@ class DepthRecorder:
     """`show` gets the picture of a step as PNG, under its tag; pictures are drawn beside training."""
 
     def __init__(self, run_folder: Path, step: int, show: Callable[[int, str, bytes], None]):
-        self._lines = Guarded(JsonlSink(run_folder / "depth.jsonl", step), "depth.jsonl")
-        self._files = Guarded(PictureFolder(run_folder / "depth", step), "depth/")
+        self._lines = guarded_lines(run_folder / "depth.jsonl", step)
+        self._files = Guarded(lambda: PictureFolder(run_folder / "depth", step), "depth/")
         self._show = show
         self._alarms = DepthAlarms()
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="depth map")
@@ -50,6 +51,7 @@ class DepthRecorder:
         self.wait()
         self._drawing.shutdown()
         self._lines.close()
+        self._files.close()
 
     def _draw(self, step: int, look: DepthLook) -> None:
         figure = draw_map(look, f"where readers look, step {step}")
@@ -74,7 +76,13 @@ class PictureFolder:
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
         self._folder.mkdir(exist_ok=True)
-        (self._folder / _picture_name(step)).write_bytes(png)
+        path = self._folder / _picture_name(step)
+        try:
+            path.write_bytes(png)
+        except OSError:  # a part of it shows nothing, and takes what space there is
+            with suppress(OSError):
+                path.unlink()
+            raise
 
     def close(self) -> None:
         pass
