@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,11 @@ def test_curves_have_a_tag_for_every_number_that_there_is() -> None:
     assert curves["depth/gradient_rms/02-attention"] == 0.01 and curves["depth/query_norm/head"] == 1.5
     assert "depth/weight_on_partial/01-mlp" not in curves, "it completes nothing and reads no partial"
     assert "depth/output_rms/head" not in curves and None not in curves.values()
-    assert look.readers[0].weights == (1.0,), "it reads the embedding alone: a level line says nothing"
-    of_first = {tag.split("/")[1] for tag in curves if "00-attention" in tag}
-    assert of_first == {"input_rms", "output_rms", "partial_rms", "gradient_rms"}
+    of_first = {tag.removeprefix("depth/") for tag in curves if "00-attention" in tag}
+    kinds = ("weight_on_embedding", "weight_on_newest", "entropy", "query_norm")
+    kinds += ("input_rms", "output_rms", "partial_rms", "gradient_rms")
+    expected = {"weight/00-attention/source-00", *(f"{kind}/00-attention" for kind in kinds)}
+    assert of_first == expected, "every sublayer has every curve, though the first has no choice"
     assert set(look_of(STANDARD).curves()) == {
         f"depth/{size}/{reader.name}"
         for reader in look_of(STANDARD).readers
@@ -86,6 +89,23 @@ def test_curves_have_a_tag_for_every_number_that_there_is() -> None:
 def test_a_record_holds_the_whole_look(layout: DepthLayout) -> None:
     look = look_of(layout)
     assert DepthLook.of_record(json.loads(json.dumps(look.record()))) == look
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"weights": ()}, "02-attention: 0 weights of 3 that it reads"),
+        ({"weights": (0.5, 0.5)}, "02-attention: 2 weights of 3 that it reads"),
+        ({"sources": (), "weights": (1.0,)}, "02-attention: 1 weights of no source"),
+        ({"sources": (0, 9)}, "02-attention: source 9 of a model of 9 readers"),
+        ({"sources": (-1, 0)}, "02-attention: source -1 of a model of 9 readers"),
+        ({"sources": (0, 10**30)}, ""),
+    ],
+)
+def test_a_record_that_no_model_can_have_made_is_refused(changes: dict[str, Any], words: str) -> None:
+    record = json.loads(json.dumps(with_reader(look_of(BLOCK), 4, **changes).record()))
+    with pytest.raises(ValueError, match=words):
+        DepthLook.of_record(record)
 
 
 def test_a_healthy_look_alarms_nobody() -> None:
