@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from attnres_train.observe.console import CONSOLE
-from attnres_train.observe.depth_alarms import DepthAlarms
+from attnres_train.observe.depth_alarms import LOOKS_REMEMBERED, DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import draw_map, png
-from attnres_train.observe.sinks import Guarded, guarded_lines
+from attnres_train.observe.sinks import Guarded, guarded_lines, record_up_to
+from attnres_train.observe.tail import last_lines
 
 log = logging.getLogger(CONSOLE)
 MAP_TAG = "depth/weights"
@@ -24,9 +25,9 @@ class DepthRecorder:
 
     def __init__(self, run_folder: Path, step: int, show: Callable[[int, str, bytes], None]):
         self._lines = guarded_lines(run_folder / "depth.jsonl", step)
+        self._alarms = _alarms_so_far(run_folder / "depth.jsonl", step)
         self._files = Guarded(lambda: PictureFolder(run_folder / "depth", step), "depth/")
         self._show = show
-        self._alarms = DepthAlarms()
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="depth map")
         self._last: Future[None] | None = None
         self._undrawn = 0
@@ -60,6 +61,20 @@ class DepthRecorder:
         picture = png(figure)
         self._show(step, MAP_TAG, picture)
         self._files.picture(step, MAP_TAG, picture)
+
+
+def _alarms_so_far(path: Path, step: int) -> DepthAlarms:
+    """With the looks before a resume in memory: what they told is not told again, and growth is seen over it."""
+    alarms = DepthAlarms()
+    try:
+        lines = last_lines(path, LOOKS_REMEMBERED)
+    except OSError:
+        return alarms
+    for line in lines:
+        if record := record_up_to(line, step):
+            with suppress(ValueError):  # a line that was damaged in part
+                alarms.new(DepthLook.of_record(record))
+    return alarms
 
 
 class PictureFolder:

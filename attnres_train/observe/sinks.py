@@ -135,7 +135,7 @@ def drop_records_after(path: Path, step: int) -> None:
     replacement = path.with_suffix(".rewrite")
     try:
         with open(path, "rb") as before, open(replacement, "wb") as after:
-            after.writelines(line.rstrip(b"\n") + b"\n" for line in before if _is_of(line, step))
+            after.writelines(line.rstrip(b"\n") + b"\n" for line in before if record_up_to(line, step))
             after.flush()
             os.fsync(after.fileno())
         replacement.rename(path)
@@ -144,11 +144,11 @@ def drop_records_after(path: Path, step: int) -> None:
             replacement.unlink(missing_ok=True)
 
 
-def _is_of(line: bytes, last_step: int) -> bool:
-    """Whether `line` is a record of a step up to the last; what a kill or a power failure left is no record."""
+def record_up_to(line: bytes, last_step: int) -> dict[str, Any] | None:
+    """The record in `line`, of a step up to the last; None for what a kill or a power failure left, which is none."""
     try:
         record = json.loads(line)
     except ValueError:
-        return False
+        return None
     step = record.get("step") if isinstance(record, dict) else None
-    return isinstance(step, int) and step <= last_step
+    return record if isinstance(step, int) and step <= last_step else None

@@ -12,7 +12,6 @@ import pytest
 
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.observe import depth_recorder
-from attnres_train.observe.depth_alarms import DepthAlarms, alarms
 from attnres_train.observe.depth_look import DepthLook, ReaderLook, reader_name
 from attnres_train.observe.depth_map import draw_map, png
 from attnres_train.observe.depth_recorder import DepthRecorder
@@ -106,50 +105,6 @@ def test_a_record_that_no_model_can_have_made_is_refused(changes: dict[str, Any]
     record = json.loads(json.dumps(with_reader(look_of(BLOCK), 4, **changes).record()))
     with pytest.raises(ValueError, match=words):
         DepthLook.of_record(record)
-
-
-def test_a_healthy_look_alarms_nobody() -> None:
-    for layout in (BLOCK, FULL, STANDARD):
-        assert alarms(look_of(layout), {"01-mlp": [2.0, 2.1, 1.9]}) == {}
-
-
-def test_a_query_on_one_source_has_collapsed() -> None:
-    look = with_reader(look_of(BLOCK), 4, weights=(0.005, 0.99, 0.005))
-    assert list(alarms(look, {}).values()) == [
-        "02-attention: its query has collapsed on source 1, 99.0% of the weight of 3"
-    ]
-    for weights, of in (((0.99, 0.005, 0.005), "the embedding"), ((0.005, 0.005, 0.99), "the partial")):
-        (words,) = alarms(with_reader(look, 4, weights=weights), {}).values()
-        assert f"collapsed on {of}," in words
-    assert alarms(with_reader(look_of(BLOCK), 1, weights=(0.999, 0.001)), {}) == {}, "of two, one may do"
-
-
-def test_a_source_that_no_reader_looks_at_is_dead() -> None:
-    look = look_of(BLOCK)
-    for index, reader in enumerate(look.readers):
-        if 1 in reader.sources and reader.weights is not None:
-            weights = list(reader.weights)
-            weights[1] = 0.001
-            look = with_reader(look, index, weights=tuple(w / sum(weights) for w in weights))
-    assert list(alarms(look, {}).values()) == ["source 1 is dead: none of its 6 readers gives it 1% of an equal share"]
-    one_looks = with_reader(look, 8, weights=look_of(BLOCK).readers[8].weights)
-    assert alarms(one_looks, {}) == {}
-
-
-def test_a_partial_that_outgrows_its_past_is_told_of_once_and_again_after_it_was_well() -> None:
-    steady, huge = look_of(BLOCK), with_reader(look_of(BLOCK), 4, partial_rms=30.0)
-    watch = DepthAlarms()
-    assert [watch.new(steady) for _ in range(3)] == [[], [], []]
-    assert watch.new(huge) == ["02-attention: the partial grows, rms 30 after 2 in earlier looks"]
-    assert watch.new(with_reader(steady, 4, partial_rms=31.0)) == [], "it lasts"
-    assert watch.new(steady) == []
-    assert len(watch.new(with_reader(steady, 4, partial_rms=40.0))) == 1
-    assert DepthAlarms().new(huge) == [], "there is no past"
-
-
-def test_sizes_that_are_not_finite_are_named() -> None:
-    look = with_reader(look_of(STANDARD), 2, output_rms=float("inf"), gradient_rms=float("nan"))
-    assert list(alarms(look, {}).values()) == ["01-attention: output_rms, gradient_rms not finite"]
 
 
 def test_the_map_has_a_cell_for_what_is_read_and_none_for_what_is_not() -> None:
