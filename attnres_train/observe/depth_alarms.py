@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from attnres_train.observe.depth_findings import Finding, findings
@@ -11,12 +11,7 @@ from attnres_train.observe.depth_look import DepthLook
 
 LOOKS_REMEMBERED = 50
 MOST_LINES_A_KIND = 4
-NAMES_OF_MANY = 3
-MANY: Mapping[str, str] = {
-    "collapsed": "the queries of {} readers have collapsed",
-    "grows": "the partial grows in {} readers",
-    "dead": "{} sources are dead",
-}
+NAMES_OF_MANY = 4
 
 
 @dataclass
@@ -40,11 +35,11 @@ class DepthAlarms:
 
 
 def _lines(begun: Sequence[Finding]) -> Iterator[str]:
-    """A line each; of many of a kind one, with their number."""
+    """A line each; of many of a kind one, with their number and the first few names."""
     for kind in dict.fromkeys(finding.kind for finding in begun):
         alike = [finding for finding in begun if finding.kind == kind]
         if len(alike) <= MOST_LINES_A_KIND:
             yield from (finding.words for finding in alike)
         else:
-            names = ", ".join(finding.name for finding in alike[:NAMES_OF_MANY])
-            yield f"{MANY[kind].format(len(alike))}: {names} and {len(alike) - NAMES_OF_MANY} more"
+            others = ", ".join(finding.name for finding in alike[1:NAMES_OF_MANY])
+            yield f"{len(alike)} alike, first {alike[0].words}; then {others} and {len(alike) - NAMES_OF_MANY} more"
