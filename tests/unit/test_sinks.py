@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -200,13 +201,13 @@ def test_a_disk_full_at_a_resume_costs_records_and_doubles_none(
     before = path.read_bytes()
     sink = guarded_lines(path, 4)
     write(sink, range(5, 7))
+    sink.picture(6, "depth/weights", RED_DOT)  # no record is lost: lines hold none
     assert path.read_bytes() == before, "nothing is appended while old records of these steps are there"
     no_space.undo()
     with full_disk(20):
         write(sink, range(7, 8))
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path], "no half of a replacement is left"
     write(sink, range(8, 10))
-    sink.picture(9, "depth/weights", RED_DOT)
     sink.close()
     assert lines(path) == [1, 2, 3, 4, 8, 9]
     assert told(caplog) == [
@@ -222,11 +223,22 @@ def test_a_recorder_begins_on_a_full_disk(
     for name in ("metrics.jsonl", "samples.jsonl", "depth.jsonl"):
         (tmp_path / name).write_text('{"step": 9}\n')
     config = tiny_config("block")
-    config = replace(config, observe=replace(config.observe, sample_log=True, tensorboard=True, depth_interval=1))
-    grid = cast(Grid, SimpleNamespace(rank=0))
-    Recorder(config, grid, tmp_path, TrainState(step=4), Rates(1e9, 1e12)).close()
-    names = ("metrics.jsonl", "tensorboard", "depth.jsonl", "samples.jsonl")
+    wanted = {"sample_log": True, "tensorboard": True, "wandb_project": "depth", "depth_interval": 1}
+    config = replace(config, observe=replace(config.observe, **wanted))
+    tries: list[int] = []
+
+    def init(**_: Any) -> None:
+        tries.append(1)
+        raise OSError(ENOSPC, "No space left on device")
+
+    no_space.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    grid, state = cast(Grid, SimpleNamespace(rank=0)), TrainState(step=4)
+    recorder = Recorder(config, grid, tmp_path, state, Rates(1e9, 1e12))
+    recorder.checkpoint_started(state, 0.1)
+    names = ("metrics.jsonl", "tensorboard", "wandb", "depth.jsonl", "samples.jsonl")
     assert [words.partition(" cannot be written (No space")[0] for words in told(caplog)] == list(names)
+    assert tries == [1], "each try may take long"
+    recorder.close()
 
 
 def test_a_picture_cut_short_is_taken_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
