@@ -6,8 +6,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from io import RawIOBase
 from pathlib import Path
@@ -132,12 +132,29 @@ def drop_records_after(path: Path, step: int) -> None:
         return
     # It is tried again with every record: reading all of a long file each time would cost training.
     refuse_full_disk(path.parent)
+    with _replacing(path) as replacement, open(path, "rb") as before, open(replacement, "wb") as after:
+        after.writelines(line.rstrip(b"\n") + b"\n" for line in before if record_up_to(line, step))
+        after.flush()
+        os.fsync(after.fileno())
+
+
+def keep_text(path: Path, text: str) -> None:
+    """Have `path` hold `text`; where it cannot be written, what it held stays, and a warning says so."""
+    try:
+        if path.is_file() and path.read_bytes() == text.encode():
+            return
+        with _replacing(path) as replacement:
+            replacement.write_text(text, encoding="utf-8")
+    except OSError as error:
+        log.warning(f"{path} cannot be written ({error.strerror}); training goes on, and {path.name} stays as it was")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write in the place of `path`, which it takes where that succeeds; else nothing of it is left."""
     replacement = path.with_suffix(".rewrite")
     try:
-        with open(path, "rb") as before, open(replacement, "wb") as after:
-            after.writelines(line.rstrip(b"\n") + b"\n" for line in before if record_up_to(line, step))
-            after.flush()
-            os.fsync(after.fileno())
+        yield replacement
         replacement.rename(path)
     finally:
         with suppress(OSError):

@@ -24,7 +24,7 @@ from attnres_train.observe.depth_recorder import DepthRecorder, PictureFolder
 from attnres_train.observe.event_file import EventFile
 from attnres_train.observe.metrics import Rates
 from attnres_train.observe.recorder import Recorder
-from attnres_train.observe.sinks import Guarded, JsonlSink, Sink, guarded_lines
+from attnres_train.observe.sinks import Guarded, JsonlSink, Sink, guarded_lines, keep_text
 from attnres_train.observe.wandb_sink import WandbSink
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -214,6 +214,20 @@ def test_a_disk_full_at_a_resume_costs_records_and_doubles_none(
         "metrics.jsonl cannot be written (No space left on device); training goes on without its records",
         "metrics.jsonl: 3 records could not be written",
     ]
+
+
+def test_a_text_that_cannot_be_replaced_stays_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "config.toml"
+    keep_text(path, "steps = 10\n")
+    with full_disk(8):
+        keep_text(path, "steps = 20\n")
+        assert path.read_text() == "steps = 10\n" and list(tmp_path.iterdir()) == [path]
+        keep_text(path, "steps = 10\n")
+    assert told(caplog) == [
+        f"{path} cannot be written (File too large); training goes on, and config.toml stays as it was"
+    ]
+    keep_text(path, "steps = 20\n")
+    assert path.read_text() == "steps = 20\n"
 
 
 def test_a_recorder_begins_on_a_full_disk(
