@@ -19,6 +19,7 @@ from attnres_train.cli_verify import problems_of, verify, verify_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
 from attnres_train.config.overrides import separate
 from attnres_train.depth.describe import backend_in_words, default_device_type
+from attnres_train.entry import quietly
 from attnres_train.errors import ExitCode, Problem, Refused
 from attnres_train.plan.page import counted
 
@@ -75,8 +76,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is an `ExitCode`."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run one command; the exit status is an `ExitCode`, or that of a signal."""
+    return quietly(lambda: _command(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _command(arguments: list[str]) -> int:
     if not arguments:
         _parser().print_help()
         return ExitCode.REFUSED

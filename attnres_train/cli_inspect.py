@@ -92,16 +92,28 @@ def _config(path: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _last_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The last few objects of `metrics.jsonl`, and the number of lines that are none: a kill may cut one."""
+    """The last few steps of `metrics.jsonl`, and the number of lines that are no record: a kill may cut one.
+
+    A step is all that is recorded of it: beside its loss a validation, a checkpoint, a look at the depth, in lines of
+    their own. Steps with none of the shown numbers count only where there are no others.
+    """
     if not path.is_file():
         return [], 0
-    records, unreadable = [], 0
+    steps: dict[int, dict[str, Any]] = {}
+    unreadable = 0
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except ValueError:
+            record = None
+        step = record.get("step") if isinstance(record, dict) else None
+        if isinstance(step, int):
+            steps.setdefault(step, {}).update(record)
+        else:
             unreadable += 1
-    return records[-_LAST_STEPS:], unreadable
+    shown = {step: record for step, record in steps.items() if any(tag in record for tag in _SHOWN_TAGS)}
+    last = sorted((shown or steps).items(), key=lambda item: item[0])[-_LAST_STEPS:]
+    return [record for _, record in last], unreadable
 
 
 def _listed(step: int, path: Path) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def build(
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             dotted = _dotted(detail["loc"], keys)
-            if detail["type"] != "missing":
+            # Deeper than the key, it is an item of a list that is missing, not the key.
+            if detail["type"] != "missing" or len(detail["loc"]) > len(dotted.split(".")):
                 wrong.add(dotted)
             elif dotted not in wrong:
                 missing.append(dotted)

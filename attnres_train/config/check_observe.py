@@ -16,6 +16,9 @@ def check_observe(config: RunConfig, world_size: int | None) -> Iterator[Problem
         if not 1 <= first <= last <= steps:
             message = f"{first} to {last} are no steps of 1 to training.steps = {steps}"
             yield Problem("observe.profile_steps", message, "write the first and the last step, like [10, 12]")
+        if not observe.profile_ranks:
+            message = "no rank, though observe.profile_steps asks for a trace"
+            yield Problem("observe.profile_ranks", message, "write ranks, like [0], or leave observe.profile_steps out")
     ranks = config.parallel.model_ranks if world_size is None else world_size
     absent = [rank for rank in observe.profile_ranks if not 0 <= rank < ranks]
     if absent and (world_size is not None or min(absent) < 0):

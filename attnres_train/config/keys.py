@@ -87,7 +87,9 @@ def _words(annotation: Any, field: FieldInfo) -> str:
         quoted = [f'"{word}"' for word in get_args(annotation)]
         return quoted[0] if len(quoted) == 1 else "one of " + ", ".join(quoted)
     if origin is tuple:
-        return "a list of texts" if str in get_args(annotation) else "a list of integers"
+        items = get_args(annotation)
+        number = "" if Ellipsis in items else f"{len(items)} "
+        return f"a list of {number}{'texts' if str in items else 'integers'}"
     if origin is dict:
         return "a table {text = number}"
     if annotation is int:

@@ -4,12 +4,13 @@ metrics.py         the tags and values of a logged step; phases.py those of its 
 tags.py            what each tag holds, in which unit: the words that TensorBoard shows
 record_lines.py    a line of records, read back
 sinks.py           lines of JSON, each step once across resumes; what guards training from a full disk
+tail.py            the last lines of a file
 event_file.py      TensorBoard's files
 wandb_sink.py      curves at Weights & Biases
 console.py         log files of every rank, the lines of rank 0
 depth_watch.py     looks at the depth while a step runs, over all ranks
 depth_look.py      what a look found: plain numbers, tags, records
-depth_alarms.py    what in it deserves a word
+depth_findings.py  what in it deserves a word; depth_alarms.py when that is told
 depth_map.py       readers by sources as a picture
 depth_recorder.py  keeps looks: lines, curves, pictures, alarms
 profiling.py       traces of chosen steps

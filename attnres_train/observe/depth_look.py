@@ -68,23 +68,22 @@ class DepthLook:
     @classmethod
     def of_record(cls, record: dict[str, Any]) -> DepthLook:
         """Raises ValueError for a record that is none of a look."""
-        return TypeAdapter(cls).validate_python({"readers": record.get("readers")})
+        look = TypeAdapter(cls).validate_python({"readers": record.get("readers")})
+        for reader in look.readers:
+            _check_reader(reader, len(look.readers))
+        return look
 
     def curves(self) -> dict[str, float]:
-        """Values by tag: `depth/entropy/03-mlp`. A reader of one source has no choice, so no curve of its weights."""
+        """Values by tag: `depth/entropy/03-mlp`; of every reader, also of one that has a single source."""
         values: dict[str, float | None] = {}
-        choosing = [reader for reader in self.readers if len(reader.weights or ()) > 1]
-        for reader in choosing:
+        for reader in self.readers:
             values[f"depth/weight_on_embedding/{reader.name}"] = reader.on_embedding
             values[f"depth/weight_on_newest/{reader.name}"] = reader.on_newest
             values[f"depth/weight_on_partial/{reader.name}"] = reader.on_partial
-            values[f"depth/entropy/{reader.name}"] = reader.entropy
-            values[f"depth/query_norm/{reader.name}"] = reader.query_norm
-        for reader in self.readers:
-            for size in SIZES:
-                values[f"depth/{size}/{reader.name}"] = getattr(reader, size)
-        if sum(len(reader.weights or ()) for reader in choosing) <= MOST_WEIGHT_CURVES:
-            for reader in choosing:
+            for kind in ("entropy", "query_norm", *SIZES):
+                values[f"depth/{kind}/{reader.name}"] = getattr(reader, kind)
+        if sum(len(reader.weights or ()) for reader in self.readers) <= MOST_WEIGHT_CURVES:
+            for reader in self.readers:
                 for source, weight in _by_source(reader):
                     values[f"depth/weight/{reader.name}/{source}"] = weight
         return {tag: value for tag, value in values.items() if value is not None}
@@ -101,6 +100,19 @@ def reader_name(layout: DepthLayout, reader: int) -> str:
 def is_share(reader: ReaderLook) -> bool:
     """Whether the weights are shares of one, so that an equal share means something."""
     return reader.weights is not None and math.isclose(sum(reader.weights), 1.0, abs_tol=1e-3)
+
+
+def _check_reader(reader: ReaderLook, readers: int) -> None:
+    """Raises ValueError where what it reads cannot be."""
+    if absurd := [source for source in reader.sources if not 0 <= source < readers]:
+        raise ValueError(f"{reader.name}: source {absurd[0]} of a model of {readers} readers")
+    if reader.weights is None:
+        return
+    if not reader.sources:
+        raise ValueError(f"{reader.name}: {len(reader.weights)} weights of no source")
+    wanted = len(reader.sources) + reader.partial
+    if len(reader.weights) != wanted:
+        raise ValueError(f"{reader.name}: {len(reader.weights)} weights of {wanted} that it reads")
 
 
 def _by_source(reader: ReaderLook) -> Iterator[tuple[str, float]]:

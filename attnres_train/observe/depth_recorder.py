@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from attnres_train.observe.console import CONSOLE
-from attnres_train.observe.depth_alarms import DepthAlarms
+from attnres_train.observe.depth_alarms import LOOKS_REMEMBERED, DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import draw_map, png
-from attnres_train.observe.sinks import Guarded, JsonlSink
+from attnres_train.observe.sinks import Guarded, guarded_lines, record_up_to
+from attnres_train.observe.tail import last_lines
 
 log = logging.getLogger(CONSOLE)
 MAP_TAG = "depth/weights"
@@ -22,10 +24,10 @@ class DepthRecorder:
     """`show` gets the picture of a step as PNG, under its tag; pictures are drawn beside training."""
 
     def __init__(self, run_folder: Path, step: int, show: Callable[[int, str, bytes], None]):
-        self._lines = Guarded(JsonlSink(run_folder / "depth.jsonl", step), "depth.jsonl")
-        self._files = Guarded(PictureFolder(run_folder / "depth", step), "depth/")
+        self._lines = guarded_lines(run_folder / "depth.jsonl", step)
+        self._alarms = _alarms_so_far(run_folder / "depth.jsonl", step)
+        self._files = Guarded(lambda: PictureFolder(run_folder / "depth", step), "depth/")
         self._show = show
-        self._alarms = DepthAlarms()
         self._drawing = ThreadPoolExecutor(1, thread_name_prefix="depth map")
         self._last: Future[None] | None = None
         self._undrawn = 0
@@ -50,6 +52,7 @@ class DepthRecorder:
         self.wait()
         self._drawing.shutdown()
         self._lines.close()
+        self._files.close()
 
     def _draw(self, step: int, look: DepthLook) -> None:
         figure = draw_map(look, f"where readers look, step {step}")
@@ -58,6 +61,20 @@ class DepthRecorder:
         picture = png(figure)
         self._show(step, MAP_TAG, picture)
         self._files.picture(step, MAP_TAG, picture)
+
+
+def _alarms_so_far(path: Path, step: int) -> DepthAlarms:
+    """With the looks before a resume in memory: what they told is not told again, and growth is seen over it."""
+    alarms = DepthAlarms()
+    try:
+        lines = last_lines(path, LOOKS_REMEMBERED)
+    except OSError:
+        return alarms
+    for line in lines:
+        if record := record_up_to(line, step):
+            with suppress(ValueError):  # a line that was damaged in part
+                alarms.new(DepthLook.of_record(record))
+    return alarms
 
 
 class PictureFolder:
@@ -74,7 +91,13 @@ class PictureFolder:
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
         self._folder.mkdir(exist_ok=True)
-        (self._folder / _picture_name(step)).write_bytes(png)
+        path = self._folder / _picture_name(step)
+        try:
+            path.write_bytes(png)
+        except OSError:  # a part of it shows nothing, and takes what space there is
+            with suppress(OSError):
+                path.unlink()
+            raise
 
     def close(self) -> None:
         pass

@@ -8,37 +8,36 @@ one event. Records and their checksums are the library's (`tensorboard.summary.w
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import time
 from collections.abc import Mapping
-from errno import ENOSPC
+from contextlib import suppress
 from io import RawIOBase
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.observe.sinks import write_whole
+from attnres_train.observe.sinks import refuse_full_disk, write_whole
 from attnres_train.observe.tags import describe
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
-
-LEAST_FREE_BYTES = 1 << 20
 
 
 class EventFile:
     """The curves and pictures of a run in `folder`, from the step after `step` on.
 
     Readers drop what an earlier run wrote for later steps. A file that could not be written to the end is left as it
-    is, and the next record begins another one.
+    is, and the next record begins another one, which takes nothing back: a record may come later than that of a later
+    step.
     """
 
     def __init__(self, folder: Path, step: int):
         self._folder = folder
         self._file: RawIOBase | None = None
-        self._opened = 0
+        self._first_step: int | None = step + 1
         self._described: set[str] = set()
-        self._open(step + 1)
+        self._open()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -78,30 +77,45 @@ class EventFile:
         # Without the class of its data, TensorBoard's fast server would drop the words.
         return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])
 
-    def _open(self, first_step: int) -> RawIOBase:
+    def _open(self) -> RawIOBase:
+        """A new file: the first that succeeds says where this run begins, and readers drop all from there on."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
         self._folder.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(self._folder).free < LEAST_FREE_BYTES:
-            raise OSError(ENOSPC, os.strerror(ENOSPC))
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{self._opened}"
-        self._file = file = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115 - until it is closed
-        self._opened += 1
-        self._add(0, file_version="brain.Event:2")
-        self._add(first_step, session_log=SessionLog(status=SessionLog.START))
-        return file
+        refuse_full_disk(self._folder)
+        path, self._file = self._new_file()
+        try:
+            self._append(self._file, 0, file_version="brain.Event:2")
+            if self._first_step is not None:
+                self._append(self._file, self._first_step, session_log=SessionLog(status=SessionLog.START))
+                self._first_step = None
+        except OSError:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        return self._file
+
+    def _new_file(self) -> tuple[Path, RawIOBase]:
+        stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        for number in count():
+            path = self._folder / f"{stem}.{number}"
+            with suppress(FileExistsError):
+                return path, open(path, "xb", buffering=0)
+        raise AssertionError("numbers do not end")
 
     def _add(self, step: int, **content: Any) -> None:
+        self._append(self._file or self._open(), step, **content)
+
+    def _append(self, file: RawIOBase, step: int, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        file = self._file or self._open(step)
         event = Event(wall_time=time.time(), step=step, **content)
         try:
             RecordWriter(_Whole(file)).write(event.SerializeToString())
         except OSError:
-            file.close()
             self._file = None
+            file.close()
             raise
 
 

@@ -24,6 +24,7 @@ class Profiling:
         self._steps = config.profile_steps if wanted else None
         self._folder, self._rank, self._on_gpu = run_folder / "profile", rank, device.type == "cuda"
         self._profiler: Any = None
+        self._first: int | None = None
 
     @contextmanager
     def around(self, step: int) -> Iterator[None]:
@@ -32,7 +33,7 @@ class Profiling:
             yield
             return
         if self._profiler is None:
-            self._begin()
+            self._begin(step)
         with torch.profiler.record_function(f"step {step}"):
             yield
         if step == self._steps[1]:
@@ -40,11 +41,11 @@ class Profiling:
 
     def finish(self, step: int) -> None:
         """Write what there is; also where a run ends before the last of the chosen steps."""
-        if self._profiler is None or self._steps is None:
+        if self._profiler is None:
             return
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        name = f"steps-{self._steps[0]:08d}-{step:08d}.rank-{self._rank:04d}"
+        name = f"steps-{self._first:08d}-{step:08d}.rank-{self._rank:04d}"
         try:
             self._folder.mkdir(exist_ok=True)
             profiler.export_chrome_trace(str(self._folder / f"{name}.json.gz"))
@@ -56,7 +57,8 @@ class Profiling:
             if self._on_gpu:
                 torch.cuda.memory._record_memory_history(enabled=None)
 
-    def _begin(self) -> None:
+    def _begin(self, step: int) -> None:
+        self._first = step  # of this process: one that resumes among the chosen steps begins later
         kinds = [torch.profiler.ProfilerActivity.CPU]
         if self._on_gpu:
             kinds.append(torch.profiler.ProfilerActivity.CUDA)

@@ -17,7 +17,8 @@ from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
 from attnres_train.observe.event_file import EventFile
 from attnres_train.observe.metrics import Rates, Timing, over_ranks, step_metrics
-from attnres_train.observe.sinks import Guarded, JsonlSink, Sink
+from attnres_train.observe.sinks import Guarded, Sink, guarded_lines
+from attnres_train.observe.wandb_sink import WandbSink
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
 
@@ -34,9 +35,8 @@ class Recorder:
         self.sinks = _open_sinks(config, run_folder, state.step) if grid.rank == 0 else []
         looks = config.observe.depth_interval is not None and grid.rank == 0
         self._depth = DepthRecorder(run_folder, state.step, self._picture) if looks else None
-        sample_log = run_folder / "samples.jsonl"
         wanted = config.observe.sample_log and grid.rank == 0
-        self.sample_sink = Guarded(JsonlSink(sample_log, state.step), sample_log.name) if wanted else None
+        self.sample_sink = guarded_lines(run_folder / "samples.jsonl", state.step) if wanted else None
         self._restart_clock(state)
 
     def step(self, state: TrainState, report: StepReport, sample_ids: Sequence[Sequence[str]], *, last: bool) -> None:
@@ -127,11 +127,10 @@ class Recorder:
 
 
 def _open_sinks(config: RunConfig, run_folder: Path, step: int) -> list[Sink]:
-    sinks: list[Sink] = [Guarded(JsonlSink(run_folder / "metrics.jsonl", step), "metrics.jsonl")]
+    sinks: list[Sink] = [guarded_lines(run_folder / "metrics.jsonl", step)]
     if config.observe.tensorboard:
-        sinks.append(Guarded(EventFile(run_folder / "tensorboard", step), "tensorboard"))
-    if config.observe.wandb_project is not None:
-        from attnres_train.observe.wandb_sink import WandbSink  # installed by those who use it
-
-        sinks.append(Guarded(WandbSink(config.observe.wandb_project, run_folder, asdict(config)), "wandb"))
+        sinks.append(Guarded(lambda: EventFile(run_folder / "tensorboard", step), "tensorboard"))
+    project = config.observe.wandb_project
+    if project is not None:
+        sinks.append(Guarded(lambda: WandbSink(project, run_folder, asdict(config)), "wandb", once=True))
     return sinks

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from errno import ENOSPC
 from io import RawIOBase
 from pathlib import Path
 from threading import Lock
@@ -15,6 +18,7 @@ from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.record_lines import record_of
 
 log = logging.getLogger(CONSOLE)
+LEAST_FREE_BYTES = 1 << 20
 
 
 class Sink(Protocol):
@@ -60,48 +64,105 @@ def write_whole(file: RawIOBase, data: bytes) -> None:
 class Guarded:
     """A sink whose disk may fill up or vanish: one warning, and training goes on.
 
-    Later records are tried again, so that curves go on when there is space again. One thread at a time gets through.
+    It is opened at once, or else with a later record: until it is open nothing can be written, so what opening drops
+    of an earlier run cannot come to stand beside what replaces it. Later records are tried again, so that curves go on
+    when there is space again; with `once` a sink that could not be opened is given up, for trying again may take long.
+    One thread at a time gets through.
     """
 
-    def __init__(self, sink: Sink, name: str):
-        self._sink, self._name = sink, name
-        self._lost = 0
+    def __init__(self, open_sink: Callable[[], Sink], name: str, *, pictures: bool = True, once: bool = False):
+        self._open_sink, self._name, self._pictures = open_sink, name, pictures
+        self._sink: Sink | None = None
+        self._told, self._lost = False, 0
         self._turn = Lock()
+        self._reaches(lambda _: None)
+        self._given_up = once and self._sink is None
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        self._try(lambda: self._sink.write(step, values))
+        self._record(lambda sink: sink.write(step, values))
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
-        self._try(lambda: self._sink.picture(step, tag, png))
+        if self._pictures:
+            self._record(lambda sink: sink.picture(step, tag, png))
 
     def close(self) -> None:
-        self._try(self._sink.close)
+        if self._sink is not None:
+            self._reaches(lambda sink: sink.close())
         if self._lost:
             log.warning(f"{self._name}: {self._lost} records could not be written")
 
-    def _try(self, action: Callable[[], None]) -> None:
-        try:
-            with self._turn:
-                action()
-        except OSError as error:
-            if not self._lost:
-                log.warning(f"{self._name} cannot be written ({error.strerror}); training goes on without its records")
-            self._lost += 1
+    def _record(self, action: Callable[[Sink], None]) -> None:
+        self._lost += self._given_up or not self._reaches(action)
+
+    def _reaches(self, action: Callable[[Sink], None]) -> bool:
+        """Whether the sink, open by now, took `action`."""
+        with self._turn:
+            try:
+                if self._sink is None:
+                    self._sink = self._open_sink()
+                action(self._sink)
+            except OSError as error:
+                self._tell(error)
+                return False
+        return True
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            reason = error.strerror or str(error)
+            log.warning(f"{self._name} cannot be written ({reason}); training goes on without its records")
+        self._told = True
+
+
+def guarded_lines(path: Path, step: int) -> Guarded:
+    """The lines of a run that continues at `step`, guarded."""
+    return Guarded(lambda: JsonlSink(path, step), path.name, pictures=False)
+
+
+def refuse_full_disk(folder: Path) -> None:
+    """Raises OSError where next to nothing fits onto the disk of `folder`, before anything is begun there."""
+    if shutil.disk_usage(folder).free < LEAST_FREE_BYTES:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
 
 
 def drop_records_after(path: Path, step: int) -> None:
-    """Rewrite the JSON lines of `path` without records of later steps and without a line cut by a kill."""
+    """Rewrite the JSON lines of `path` without records of later steps and without a line cut by a kill.
+
+    What cannot be rewritten stays as it is.
+    """
     if not path.exists():
         return
-    replacement = path.with_suffix(".rewrite")
-    with open(path, "rb") as before, open(replacement, "wb") as after:
-        after.writelines(line.rstrip(b"\n") + b"\n" for line in before if _is_of(line, step))
+    # It is tried again with every record: reading all of a long file each time would cost training.
+    refuse_full_disk(path.parent)
+    with _replacing(path) as replacement, open(path, "rb") as before, open(replacement, "wb") as after:
+        after.writelines(line.rstrip(b"\n") + b"\n" for line in before if record_up_to(line, step))
         after.flush()
         os.fsync(after.fileno())
-    replacement.rename(path)
 
 
-def _is_of(line: bytes, last_step: int) -> bool:
-    """Whether `line` is a record of a step up to the last; what a kill or a power failure left is no record."""
+def keep_text(path: Path, text: str) -> None:
+    """Have `path` hold `text`; where it cannot be written, what it held stays, and a warning says so."""
+    try:
+        if path.is_file() and path.read_bytes() == text.encode():
+            return
+        with _replacing(path) as replacement:
+            replacement.write_text(text, encoding="utf-8")
+    except OSError as error:
+        log.warning(f"{path} cannot be written ({error.strerror}); training goes on, and {path.name} stays as it was")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write in the place of `path`, which it takes where that succeeds; else nothing of it is left."""
+    replacement = path.with_suffix(".rewrite")
+    try:
+        yield replacement
+        replacement.rename(path)
+    finally:
+        with suppress(OSError):
+            replacement.unlink(missing_ok=True)
+
+
+def record_up_to(line: bytes, last_step: int) -> dict[str, Any] | None:
+    """The record in `line`, of a step up to the last; None for what a kill or a power failure left, which is none."""
     record = record_of(line)
-    return record is not None and record["step"] <= last_step
+    return record if record is not None and record["step"] <= last_step else None

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from attnres_train.config.build import build
 from attnres_train.config.flat import flattened
@@ -181,11 +180,10 @@ def _depth(path: Path) -> _Depth:
     if not path.exists():
         return _Depth(notes=[f"no {path.name}: the depth was never looked at (observe.depth_interval)"])
     lines, found, alarms = _Lines(path), _Depth(), DepthAlarms()
-    adapter = TypeAdapter(DepthLook)
     every, last = 1, None
     for record in lines.records():
         try:
-            look = adapter.validate_python({"readers": record.get("readers")})
+            look = DepthLook.of_record(record)
         except ValueError:
             lines.unreadable += 1
             continue

@@ -22,6 +22,7 @@ from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.observe.profiling import Profiling
 from attnres_train.observe.recorder import Recorder
+from attnres_train.observe.sinks import keep_text
 from attnres_train.parallel.grid import Grid
 from attnres_train.trainer.build import Parts
 from attnres_train.trainer.evaluation import evaluate
@@ -61,7 +62,7 @@ def train(run: Run) -> ExitCode:
     run.presence.at("loading")
     state = resume(run.checkpoint, run.parts.engine, run.grid, run.identity, run.config.checkpoint.allow, run.folder)
     if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
-        (run.folder / "config.toml").write_text(run.resolved, encoding="utf-8")
+        keep_text(run.folder / "config.toml", run.resolved)
     if state.step >= last_step:
         what = "complete" if state.step >= steps else "training.stop_after_steps is reached"
         log.info(f"{what}: {state.step} of {steps} steps are done, nothing to train")

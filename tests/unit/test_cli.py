@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -183,6 +184,23 @@ def test_inspect_of_a_run_lists_steps_and_checkpoints(tmp_path: Path, capsys) ->
     assert "step-00000010" in text and "not published: .step-00000020.partial" in text and "damaged: " in text
 
 
+def test_inspect_merges_what_is_recorded_of_a_step(tmp_path: Path, capsys) -> None:
+    """With a look and a checkpoint at every step, the last records hold no loss."""
+    records: list[Any] = []
+    for step in range(1, 7):
+        position = {"step": step, "tokens": 256 * step}
+        records += [{**position, "loss/train": 6 - step / 10}, {**position, "depth/entropy/head": 0.5}]
+        records += [{**position, "time/checkpoint_seconds": 0.1}]
+    records += [{"step": 5, "tokens": 1280, "loss/valid": 4.25}, {"step": 7, "depth/entropy/head": 0.5}, [3], {}]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    assert run("inspect", tmp_path, "--json") == 0
+    found = as_json(capsys)
+    assert [(r["step"], r["loss/train"]) for r in found["last_steps"]] == [(4, 5.6), (5, 5.5), (6, 5.4)]
+    assert found["last_steps"][1]["loss/valid"] == 4.25 and found["unreadable_metric_lines"] == 2
+    assert run("inspect", tmp_path) == 0
+    assert "5.4" in capsys.readouterr().out
+
+
 def test_inspect_of_a_checkpoint_counts_parameters_and_bytes(tmp_path: Path, capsys) -> None:
     folder = checkpoint(tmp_path / "step-00000010", 10, {"part": b"1234567"})
     assert run("inspect", folder, "--json") == 0
@@ -253,3 +271,32 @@ def test_neither_check_nor_plan_nor_inspect_imports_torch(tmp_path: Path) -> Non
     )
     ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("module", ["attnres_train.cli", "attnres_train.entry"])
+def test_a_reader_that_ends_first_is_no_error(tmp_path: Path, module: str) -> None:
+    """As in `attnres ... | head -1`."""
+    # Unbuffered, argparse itself would pass over that nobody reads its help.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for arguments in (["plan", str(write(tmp_path))], ["plan", "-h"], []):
+        reading, writing = os.pipe()
+        os.close(reading)
+        command = [sys.executable, "-m", module, *arguments]
+        ended = subprocess.run(
+            command, cwd=REPOSITORY, env=buffered, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30
+        )
+        os.close(writing)
+        assert (ended.returncode, ended.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("when", ["import", "run"])
+def test_an_interruption_is_one_line(when: str) -> None:
+    stopped = "type('Stop', (), {'find_spec': lambda *_: signal.raise_signal(signal.SIGINT)})()"
+    setup = {
+        "import": f"sys.meta_path.insert(0, {stopped})",
+        "run": "import attnres_train.cli as cli; cli._run = lambda _: signal.raise_signal(signal.SIGINT)",
+    }[when]
+    program = f"import signal, sys\nfrom attnres_train.entry import main\n{setup}\nsys.exit(main())"
+    command = [sys.executable, "-c", program, "plan", "run.toml"]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "attnres: interrupted\n")

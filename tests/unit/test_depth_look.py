@@ -6,12 +6,12 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.observe import depth_recorder
-from attnres_train.observe.depth_alarms import DepthAlarms, alarms
 from attnres_train.observe.depth_look import DepthLook, ReaderLook, reader_name
 from attnres_train.observe.depth_map import draw_map, png
 from attnres_train.observe.depth_recorder import DepthRecorder
@@ -70,9 +70,11 @@ def test_curves_have_a_tag_for_every_number_that_there_is() -> None:
     assert curves["depth/gradient_rms/02-attention"] == 0.01 and curves["depth/query_norm/head"] == 1.5
     assert "depth/weight_on_partial/01-mlp" not in curves, "it completes nothing and reads no partial"
     assert "depth/output_rms/head" not in curves and None not in curves.values()
-    assert look.readers[0].weights == (1.0,), "it reads the embedding alone: a level line says nothing"
-    of_first = {tag.split("/")[1] for tag in curves if "00-attention" in tag}
-    assert of_first == {"input_rms", "output_rms", "partial_rms", "gradient_rms"}
+    of_first = {tag.removeprefix("depth/") for tag in curves if "00-attention" in tag}
+    kinds = ("weight_on_embedding", "weight_on_newest", "entropy", "query_norm")
+    kinds += ("input_rms", "output_rms", "partial_rms", "gradient_rms")
+    expected = {"weight/00-attention/source-00", *(f"{kind}/00-attention" for kind in kinds)}
+    assert of_first == expected, "every sublayer has every curve, though the first has no choice"
     assert set(look_of(STANDARD).curves()) == {
         f"depth/{size}/{reader.name}"
         for reader in look_of(STANDARD).readers
@@ -88,48 +90,21 @@ def test_a_record_holds_the_whole_look(layout: DepthLayout) -> None:
     assert DepthLook.of_record(json.loads(json.dumps(look.record()))) == look
 
 
-def test_a_healthy_look_alarms_nobody() -> None:
-    for layout in (BLOCK, FULL, STANDARD):
-        assert alarms(look_of(layout), {"01-mlp": [2.0, 2.1, 1.9]}) == {}
-
-
-def test_a_query_on_one_source_has_collapsed() -> None:
-    look = with_reader(look_of(BLOCK), 4, weights=(0.005, 0.99, 0.005))
-    assert list(alarms(look, {}).values()) == [
-        "02-attention: its query has collapsed on source 1, 99.0% of the weight of 3"
-    ]
-    for weights, of in (((0.99, 0.005, 0.005), "the embedding"), ((0.005, 0.005, 0.99), "the partial")):
-        (words,) = alarms(with_reader(look, 4, weights=weights), {}).values()
-        assert f"collapsed on {of}," in words
-    assert alarms(with_reader(look_of(BLOCK), 1, weights=(0.999, 0.001)), {}) == {}, "of two, one may do"
-
-
-def test_a_source_that_no_reader_looks_at_is_dead() -> None:
-    look = look_of(BLOCK)
-    for index, reader in enumerate(look.readers):
-        if 1 in reader.sources and reader.weights is not None:
-            weights = list(reader.weights)
-            weights[1] = 0.001
-            look = with_reader(look, index, weights=tuple(w / sum(weights) for w in weights))
-    assert list(alarms(look, {}).values()) == ["source 1 is dead: none of its 6 readers gives it 1% of an equal share"]
-    one_looks = with_reader(look, 8, weights=look_of(BLOCK).readers[8].weights)
-    assert alarms(one_looks, {}) == {}
-
-
-def test_a_partial_that_outgrows_its_past_is_told_of_once_and_again_after_it_was_well() -> None:
-    steady, huge = look_of(BLOCK), with_reader(look_of(BLOCK), 4, partial_rms=30.0)
-    watch = DepthAlarms()
-    assert [watch.new(steady) for _ in range(3)] == [[], [], []]
-    assert watch.new(huge) == ["02-attention: the partial grows, rms 30 after 2 in earlier looks"]
-    assert watch.new(with_reader(steady, 4, partial_rms=31.0)) == [], "it lasts"
-    assert watch.new(steady) == []
-    assert len(watch.new(with_reader(steady, 4, partial_rms=40.0))) == 1
-    assert DepthAlarms().new(huge) == [], "there is no past"
-
-
-def test_sizes_that_are_not_finite_are_named() -> None:
-    look = with_reader(look_of(STANDARD), 2, output_rms=float("inf"), gradient_rms=float("nan"))
-    assert list(alarms(look, {}).values()) == ["01-attention: output_rms, gradient_rms not finite"]
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"weights": ()}, "02-attention: 0 weights of 3 that it reads"),
+        ({"weights": (0.5, 0.5)}, "02-attention: 2 weights of 3 that it reads"),
+        ({"sources": (), "weights": (1.0,)}, "02-attention: 1 weights of no source"),
+        ({"sources": (0, 9)}, "02-attention: source 9 of a model of 9 readers"),
+        ({"sources": (-1, 0)}, "02-attention: source -1 of a model of 9 readers"),
+        ({"sources": (0, 10**30)}, ""),
+    ],
+)
+def test_a_record_that_no_model_can_have_made_is_refused(changes: dict[str, Any], words: str) -> None:
+    record = json.loads(json.dumps(with_reader(look_of(BLOCK), 4, **changes).record()))
+    with pytest.raises(ValueError, match=words):
+        DepthLook.of_record(record)
 
 
 def test_the_map_has_a_cell_for_what_is_read_and_none_for_what_is_not() -> None:

@@ -20,10 +20,10 @@ from attnres_train.observe.wandb_sink import WandbSink
 from tests.distributed.tiny import tiny_config
 
 
-def trace(config: ObserveConfig, folder: Path, rank: int, steps: int) -> list[str]:
-    """Steps in the traces of a run of `steps` steps, by file."""
+def trace(config: ObserveConfig, folder: Path, rank: int, steps: int, done: int = 0) -> list[str]:
+    """Steps in the traces of a run of `steps` steps, `done` of them before it was resumed, by file."""
     profiling = Profiling(config, folder, rank, torch.device("cpu"))
-    for step in range(1, steps + 1):
+    for step in range(done + 1, steps + 1):
         with profiling.around(step):
             torch.ones(3).sum()
     profiling.finish(steps)
@@ -47,6 +47,11 @@ def test_a_run_that_ends_early_leaves_what_it_has(tmp_path: Path) -> None:
     assert trace(config, tmp_path, 0, 3) == ["steps-00000002-00000003.rank-0000.json.gz: step 2, step 3"]
 
 
+def test_a_trace_after_a_resume_is_named_by_the_steps_it_has(tmp_path: Path) -> None:
+    config = ObserveConfig(profile_steps=(2, 4))
+    assert trace(config, tmp_path, 0, 5, done=2) == ["steps-00000003-00000004.rank-0000.json.gz: step 3, step 4"]
+
+
 def problems(world_size: int | None = 2, **observe: Any) -> list[str]:
     config = replace(tiny_config("block"), observe=ObserveConfig(**observe))
     return [problem.key + ": " + problem.message for problem in check_observe(config, world_size)]
@@ -59,6 +64,9 @@ def test_steps_and_ranks_that_there_are_not_are_refused() -> None:
             f"observe.profile_steps: {steps[0]} to {steps[1]} are no steps of 1 to training.steps = 20"
         ]
     assert problems(profile_ranks=(0, 2)) == ["observe.profile_ranks: rank 2 is not one of 2, which count from 0"]
+    (without_ranks,) = problems(profile_steps=(3, 20), profile_ranks=())
+    assert without_ranks == "observe.profile_ranks: no rank, though observe.profile_steps asks for a trace"
+    assert problems(profile_ranks=()) == []
     assert problems(world_size=None, profile_ranks=(0, 2)) == [], "a check without --world cannot know"
 
 

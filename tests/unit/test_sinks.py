@@ -6,17 +6,30 @@ import json
 import logging
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from attnres_train.depth.layout import DepthLayout
 from attnres_train.observe.console import CONSOLE
-from attnres_train.observe.depth_recorder import PictureFolder
+from attnres_train.observe.depth_recorder import DepthRecorder, PictureFolder
 from attnres_train.observe.event_file import EventFile
-from attnres_train.observe.sinks import Guarded, JsonlSink, Sink
+from attnres_train.observe.metrics import Rates
+from attnres_train.observe.recorder import Recorder
+from attnres_train.observe.sinks import Guarded, JsonlSink, Sink, guarded_lines, keep_text
+from attnres_train.observe.wandb_sink import WandbSink
+from attnres_train.parallel.grid import Grid
+from attnres_train.progress import TrainState
+from tests.distributed.tiny import tiny_config
+from tests.unit.run_folders import look_at
 
 RED_DOT = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000020000000308020000003681e7d20000000f49444154789c63f8cfc0c0f01f8c010ffa02"
@@ -59,7 +72,7 @@ def write(sink: Sink, steps: range) -> None:
 
 def test_lines_go_on_when_there_is_space_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "metrics.jsonl"
-    sink = Guarded(JsonlSink(path, 0), "metrics.jsonl")
+    sink = guarded_lines(path, 0)
     with caplog.at_level(logging.WARNING, CONSOLE):
         write(sink, range(1, 4))
         with full_disk(path.stat().st_size + 20):
@@ -77,7 +90,7 @@ def test_lines_go_on_when_there_is_space_again(tmp_path: Path, caplog: pytest.Lo
 
 
 def test_event_files_go_on_in_a_new_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    sink = Guarded(EventFile(tmp_path, 0), "tensorboard")
+    sink = Guarded(lambda: EventFile(tmp_path, 0), "tensorboard")
     write(sink, range(1, 4))
     (file,) = tmp_path.iterdir()
     with full_disk(file.stat().st_size + 20), caplog.at_level(logging.WARNING, CONSOLE):
@@ -89,7 +102,7 @@ def test_event_files_go_on_in_a_new_one(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_event_files_do_not_multiply_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = Guarded(EventFile(tmp_path, 0), "tensorboard")
+    sink = Guarded(lambda: EventFile(tmp_path, 0), "tensorboard")
     write(sink, range(1, 2))
     (file,) = tmp_path.iterdir()
     with full_disk(file.stat().st_size + 20):
@@ -123,7 +136,7 @@ def test_pictures_come_with_their_size(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_vanished_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    pictures = Guarded(PictureFolder(tmp_path / "gone" / "depth", 0), "depth/")
+    pictures = Guarded(lambda: PictureFolder(tmp_path / "gone" / "depth", 0), "depth/")
     with caplog.at_level(logging.WARNING, CONSOLE):
         pictures.picture(1, "depth/weights", RED_DOT)
         pictures.picture(2, "depth/weights", RED_DOT)
@@ -142,3 +155,138 @@ def test_a_resume_cleans_up_whatever_a_power_failure_left(tmp_path: Path) -> Non
     path.write_bytes(b'{"step": 1}\n{"step": 2}')
     JsonlSink(path, 2).close()
     assert path.read_bytes() == b"".join(whole), "killed between a record and its end of line"
+
+
+@pytest.fixture
+def no_space(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """A disk without a free byte, until it is undone."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))
+    yield monkeypatch
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_event_files_begun_after_a_failure_take_nothing_back(tmp_path: Path) -> None:
+    sink = Guarded(lambda: EventFile(tmp_path, 0), "tensorboard")
+    write(sink, range(1, 9))
+    (file,) = tmp_path.iterdir()
+    with full_disk(file.stat().st_size):
+        write(sink, range(9, 10))
+    sink.write(6, {"time/checkpoint_durable_seconds": 1.0})
+    write(sink, range(10, 11))
+    sink.close()
+    assert [step for step, _ in curves(tmp_path)["loss/train"]] == [*range(1, 9), 10]
+
+
+def test_event_files_that_could_not_be_opened_at_a_resume_still_replace_what_it_repeats(tmp_path: Path) -> None:
+    first = EventFile(tmp_path, 0)
+    write(first, range(1, 9))
+    first.close()
+    with full_disk(10):  # the header is cut, too
+        sink = Guarded(lambda: EventFile(tmp_path, 4), "tensorboard")
+        write(sink, range(5, 7))
+    assert len(list(tmp_path.iterdir())) == 1, "what holds nothing is taken away again"
+    write(sink, range(7, 8))
+    sink.close()
+    assert [step for step, _ in curves(tmp_path)["loss/train"]] == [1, 2, 3, 4, 7]
+
+
+def test_a_disk_full_at_a_resume_costs_records_and_doubles_none(
+    tmp_path: Path, no_space: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(1, 9)))
+    before = path.read_bytes()
+    sink = guarded_lines(path, 4)
+    write(sink, range(5, 7))
+    sink.picture(6, "depth/weights", RED_DOT)  # no record is lost: lines hold none
+    assert path.read_bytes() == before, "nothing is appended while old records of these steps are there"
+    no_space.undo()
+    with full_disk(20):
+        write(sink, range(7, 8))
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path], "no half of a replacement is left"
+    write(sink, range(8, 10))
+    sink.close()
+    assert lines(path) == [1, 2, 3, 4, 8, 9]
+    assert told(caplog) == [
+        "metrics.jsonl cannot be written (No space left on device); training goes on without its records",
+        "metrics.jsonl: 3 records could not be written",
+    ]
+
+
+def test_a_text_that_cannot_be_replaced_stays_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "config.toml"
+    keep_text(path, "steps = 10\n")
+    with full_disk(8):
+        keep_text(path, "steps = 20\n")
+        assert path.read_text() == "steps = 10\n" and list(tmp_path.iterdir()) == [path]
+        keep_text(path, "steps = 10\n")
+    assert told(caplog) == [
+        f"{path} cannot be written (File too large); training goes on, and config.toml stays as it was"
+    ]
+    keep_text(path, "steps = 20\n")
+    assert path.read_text() == "steps = 20\n"
+
+
+def test_a_recorder_begins_on_a_full_disk(
+    tmp_path: Path, no_space: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "depth").mkdir()
+    for name in ("metrics.jsonl", "samples.jsonl", "depth.jsonl"):
+        (tmp_path / name).write_text('{"step": 9}\n')
+    config = tiny_config("block")
+    wanted = {"sample_log": True, "tensorboard": True, "wandb_project": "depth", "depth_interval": 1}
+    config = replace(config, observe=replace(config.observe, **wanted))
+    tries: list[int] = []
+
+    def init(**_: Any) -> None:
+        tries.append(1)
+        raise OSError(ENOSPC, "No space left on device")
+
+    no_space.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    grid, state = cast(Grid, SimpleNamespace(rank=0)), TrainState(step=4)
+    recorder = Recorder(config, grid, tmp_path, state, Rates(1e9, 1e12))
+    recorder.checkpoint_started(state, 0.1)
+    names = ("metrics.jsonl", "tensorboard", "wandb", "depth.jsonl", "samples.jsonl")
+    assert [words.partition(" cannot be written (No space")[0] for words in told(caplog)] == list(names)
+    assert tries == [1], "each try may take long"
+    recorder.close()
+
+
+def test_a_picture_cut_short_is_taken_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    recorder = DepthRecorder(tmp_path, 0, lambda *_: None)
+    with full_disk(20_000):
+        recorder.record(1, look_at(DepthLayout(8, "block", 2)))
+        recorder.wait()
+    assert list((tmp_path / "depth").iterdir()) == []
+    recorder.close()
+    assert told(caplog)[-1] == "depth/: 1 records could not be written"
+
+
+def test_wandb_out_of_reach_is_told_once_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class CommError(Exception):
+        pass
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise CommError("network gone")
+
+    tries: list[int] = []
+    run = SimpleNamespace(log=fails, finish=fails)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: run, Image=fails))
+    sink = Guarded(lambda: WandbSink("depth", tmp_path, {}), "wandb", once=True)
+    write(sink, range(1, 3))
+    sink.picture(2, "depth/weights", RED_DOT)
+    sink.close()
+    words = "wandb cannot be written (CommError: network gone); training goes on without its records"
+    assert told(caplog) == [words, "wandb: 3 records could not be written"]
+
+    caplog.clear()
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: (tries.append(1), fails()), Image=None))
+    sink = Guarded(lambda: WandbSink("depth", tmp_path, {}), "wandb", once=True)
+    write(sink, range(1, 3))
+    sink.close()
+    assert told(caplog) == [words, "wandb: 2 records could not be written"] and tries == [1], "each try takes long"
