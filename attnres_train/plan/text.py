@@ -65,7 +65,7 @@ def _work(plan: Plan) -> str:
 
 def _rates(plan: Plan) -> str:
     rates = plan.learning_rates[:_RATES_IN_TEXT]
-    return f"learning rate of {counted(len(rates), 'step')}: " + " ".join(f"{rate:.3g}" for rate in rates)
+    return " ".join(f"{rate:.3g}" for rate in rates) + ", one a step"
 
 
 def _wire(plan: Plan) -> str:
