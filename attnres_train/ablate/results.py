@@ -70,7 +70,7 @@ class Cell:
     partial_growth: Estimate | None
     gradient_spread: Estimate | None
     by_depth: Mapping[str, Mapping[str, Estimate]]
-    """Size -> reader -> its mean over seeds at the last look."""
+    """Size -> reader -> its geometric mean over seeds at the last look."""
     notes: Sequence[str]
 
 
@@ -157,11 +157,11 @@ def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[
         model_flops=flops[0] if flops else None,
         loss=_estimate(list(last.values())),
         loss_over_reference=_estimate(differences),
-        advantage=ratio_estimate(ratios) if ratios else None,
+        advantage=_of_sizes(ratios),
         depth_flops_share=next((share for one in own if (share := _depth_flops_share(one.run)) is not None), None),
         step_time_over_reference=_step_time_ratio(own, reference) if compared else None,
-        partial_growth=_estimate([value for look in looks if (value := partial_growth(look)) is not None]),
-        gradient_spread=_estimate([value for look in looks if (value := gradient_spread(look)) is not None]),
+        partial_growth=_of_sizes([partial_growth(look) for look in looks]),
+        gradient_spread=_of_sizes([gradient_spread(look) for look in looks]),
         by_depth={name: dict(_by_reader(own, value)) for name, value in SIZES.items()},
         notes=notes,
     )
@@ -181,7 +181,7 @@ def _depth_flops_share(run: Run) -> float | None:
 def _step_time_ratio(own: Sequence[Finished], reference: Sequence[Finished]) -> Estimate | None:
     ours, theirs = ({one.seed: _median_step(one.run) for one in runs} for runs in (own, reference))
     pairs = [(mine, other) for seed, mine in ours.items() if mine and (other := theirs.get(seed))]
-    return ratio_estimate([mine / other for mine, other in pairs]) if pairs else None
+    return _of_sizes([mine / other for mine, other in pairs])
 
 
 def _median_step(run: Run) -> float | None:
@@ -190,13 +190,19 @@ def _median_step(run: Run) -> float | None:
 
 
 def _by_reader(runs: Sequence[Finished], value: Callable[[ReaderLook], float | None]) -> Iterator[tuple[str, Estimate]]:
-    values: dict[str, list[float]] = {}
+    values: dict[str, list[float | None]] = {}
     for one in runs:
         points = profile(one.run.looks[-1][1], value) if one.run.looks else None
         if points is not None:
             for name, size in zip(points[2], points[1].tolist(), strict=True):
                 values.setdefault(name, []).append(size)
-    yield from ((name, estimate(sizes)) for name, sizes in values.items())
+    yield from ((name, mean) for name, sizes in values.items() if (mean := _of_sizes(sizes)) is not None)
+
+
+def _of_sizes(values: Sequence[float | None]) -> Estimate | None:
+    """The geometric mean of those that are above zero: what is drawn and compared by ratios has its interval there."""
+    positive = [value for value in values if value is not None and value > 0]
+    return ratio_estimate(positive) if positive else None
 
 
 def _estimate(values: Sequence[float]) -> Estimate | None:

@@ -13,7 +13,8 @@ from attnres_train.report.facts import NOT_THERE
 
 def how_to_read(grid: Grid) -> str:
     return (
-        f"± is half of the {CONFIDENCE:.0%} confidence interval of a mean over n seeds (Student's t); one has none. "
+        f"± is half of the {CONFIDENCE:.0%} confidence interval of a mean over n seeds (Student's t), and (A to B) are "
+        "the edges of that of a geometric mean; one seed has none. "
         f"Compute advantage: how many times the compute {grid.reference} needs to come to the same loss, the worse of "
         "the two last ones; read off the validation curves while they fall, between evaluations linear in loss and in "
         "log compute, and never beyond their ends; pairs share a seed, the mean is geometric, with its interval. It "
@@ -31,9 +32,9 @@ def loss_table(grid: Grid, cells: Sequence[Cell]) -> Table:
         [
             *(cell.setting or NOT_THERE, cell.case, str(len(cell.seeds))),
             NOT_THERE if cell.model_flops is None else f"{cell.model_flops:.3g}",
-            plus_minus(cell.loss, "4f"),
-            *(plus_minus(cell.loss_over_reference, "+.4f"), _n(cell.loss_over_reference)),
-            *(_range(cell.advantage), _n(cell.advantage)),
+            _plus_minus(cell.loss, "4f"),
+            *(_plus_minus(cell.loss_over_reference, "+.4f"), _n(cell.loss_over_reference)),
+            *(interval(cell.advantage, "3f"), _n(cell.advantage)),
         ]
         for cell in cells
     ]
@@ -50,7 +51,7 @@ def cost_table(grid: Grid, cells: Sequence[Cell]) -> Table:
             *(cell.setting or NOT_THERE, cell.case),
             NOT_THERE if cell.parameters is None else f"{cell.parameters:,}",
             NOT_THERE if cell.depth_flops_share is None else f"{100 * cell.depth_flops_share:.2f} %",
-            *(_range(cell.step_time_over_reference), _n(cell.step_time_over_reference)),
+            *(interval(cell.step_time_over_reference, "3f"), _n(cell.step_time_over_reference)),
         ]
         for cell in cells
     ]
@@ -67,8 +68,8 @@ def size_table(cells: Sequence[Cell]) -> Table:
         [
             cell.setting or NOT_THERE,
             cell.case,
-            plus_minus(cell.partial_growth, "3g"),
-            plus_minus(cell.gradient_spread, "3g"),
+            interval(cell.partial_growth, "3g"),
+            interval(cell.gradient_spread, "3g"),
         ]
         for cell in cells
     ]
@@ -87,7 +88,7 @@ def settings_table(grid: Grid) -> Table:
     return Table(["key", *grid.cases], rows)
 
 
-def plus_minus(one: Estimate | None, form: str) -> str:
+def _plus_minus(one: Estimate | None, form: str) -> str:
     if one is None:
         return NOT_THERE
     form = form if form[0] == "+" else f".{form}"
@@ -95,10 +96,12 @@ def plus_minus(one: Estimate | None, form: str) -> str:
     return format(one.mean, form) + half
 
 
-def _range(one: Estimate | None) -> str:
+def interval(one: Estimate | None, form: str) -> str:
+    """A mean and the edges of its interval, which need not be equally far."""
     if one is None:
         return NOT_THERE
-    return f"{one.mean:.3f}" + ("" if one.low is None else f" ({one.low:.3f} to {one.high:.3f})")
+    edges = "" if one.low is None else f" ({format(one.low, f'.{form}')} to {format(one.high, f'.{form}')})"
+    return format(one.mean, f".{form}") + edges
 
 
 def _n(one: Estimate | None) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from attnres_train.ablate.grid import Grid
 from attnres_train.ablate.results import Cell, Results
 from attnres_train.ablate.statistics import CONFIDENCE, Estimate, estimate
-from attnres_train.ablate.tables import cost_table, how_to_read, loss_table, plus_minus, settings_table, size_table
+from attnres_train.ablate.tables import cost_table, how_to_read, interval, loss_table, settings_table, size_table
 from attnres_train.errors import refuse
 from attnres_train.report.charts import Chart, Section, Series, Table, colour_of, kind_of
 from attnres_train.report.depth_charts import by_depth_chart
@@ -83,7 +83,7 @@ def sections_of(grid: Grid, results: Results) -> list[Section]:
     losses += [chart] if (chart := _final_chart(grid, results.cells)) is not None else []
     shaded = f"Bands are {CONFIDENCE:.0%} confidence intervals of the mean over seeds (Student's t); one seed has none."
     by_depth = [item for number in range(len(grid.settings)) for item in _depth_items(grid, results.cells, number)]
-    depth = "Means over seeds at the last look. Circles are attention, squares MLPs, the diamond is the head."
+    depth = "Geometric means over seeds at the last look. Circles are attention, squares MLPs, the diamond is the head."
     return [
         Section("Results", how_to_read(grid), tables),
         Section("Loss against compute", shaded, losses),
@@ -151,7 +151,7 @@ def _depth_items(grid: Grid, cells: Sequence[Cell], number: int) -> Iterator[Cha
         series = [_along(cell, size, grid.cases.index(cell.case)) for cell in shown]
         name = f"depth-{number + 1}-{size.replace('_', '-')}"
         yield by_depth_chart(name, f"{title}{_in(setting)}", unit, True, series)
-        rows = [[r, *(plus_minus(cell.by_depth[size].get(r), "3g") for cell in shown)] for r in readers]
+        rows = [[r, *(interval(cell.by_depth[size].get(r), "3g") for cell in shown)] for r in readers]
         head = ["reader", *(cell.case for cell in shown)]
         yield Table(head, rows, range(1, len(head)), f"{title}{_in(setting)}, {unit}", folded=True)
 
