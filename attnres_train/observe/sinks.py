@@ -89,7 +89,7 @@ class Guarded:
         if self._sink is not None:
             self._reaches(lambda sink: sink.close())
         if self._lost:
-            log.warning(f"{self._name}: {self._lost} records could not be written")
+            log.warning(f"{self._name}: {self._lost} record{'s' * (self._lost != 1)} could not be written")
 
     def _record(self, action: Callable[[Sink], None]) -> None:
         self._lost += self._given_up or not self._reaches(action)

@@ -262,7 +262,7 @@ def test_a_picture_cut_short_is_taken_away(tmp_path: Path, caplog: pytest.LogCap
         recorder.wait()
     assert list((tmp_path / "depth").iterdir()) == []
     recorder.close()
-    assert told(caplog)[-1] == "depth/: 1 records could not be written"
+    assert told(caplog)[-1] == "depth/: 1 record could not be written"
 
 
 def test_wandb_out_of_reach_is_told_once_with_its_words(
