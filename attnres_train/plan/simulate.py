@@ -16,6 +16,8 @@ from attnres_train.parallel.wire import WirePlan
 
 _GROUPS_SHOWN = 4
 """Of micro-batches; a pipeline has its period once the first group is through every rank."""
+_GROUPS_COMPARED = 2
+"""Over which the pace is measured: where messages are long, every other group takes longer."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,17 @@ def play(schedule: Schedule, wire: WirePlan, costs: Costs) -> Played:
 def play_long(schedule: Schedule, wire: WirePlan, costs: Costs) -> Played:
     """`play`, with the middle of a long step not played: groups of micro-batches take equally long there.
 
-    What is left out is as long as the difference between a step with one group more and one without; very uneven
+    What is left out takes its time by the difference between a step with two groups more and one without; very uneven
     stages find their pace later, and the result is then up to 2 % off. Boxes and messages are those that were played.
     """
     group = schedule.group_size if schedule.virtual > 1 else schedule.pipeline
     whole, rest = divmod(schedule.micro_batches, group)
     shown = max(_GROUPS_SHOWN, schedule.pipeline // group + 2)
-    if whole <= shown + 1:
+    if whole <= shown + _GROUPS_COMPARED:
         return play(schedule, wire, costs)
     short = play(replace(schedule, micro_batches=shown * group + rest), wire, costs)
-    longer = play(replace(schedule, micro_batches=(shown + 1) * group + rest), wire, costs)
-    left_out = whole - shown
+    longer = play(replace(schedule, micro_batches=(shown + _GROUPS_COMPARED) * group + rest), wire, costs)
+    left_out = (whole - shown) / _GROUPS_COMPARED
     return replace(
         short,
         finish=tuple(a + left_out * (b - a) for a, b in zip(short.finish, longer.finish, strict=True)),

@@ -98,7 +98,7 @@ def test_a_record_holds_the_whole_look(layout: DepthLayout) -> None:
         ({"sources": (), "weights": (1.0,)}, "02-attention: 1 weights of no source"),
         ({"sources": (0, 9)}, "02-attention: source 9 of a model of 9 readers"),
         ({"sources": (-1, 0)}, "02-attention: source -1 of a model of 9 readers"),
-        ({"sources": (0, 10**30)}, ""),
+        ({"sources": (0, 10**30)}, f"source {10**30} of a model of 9 readers"),
     ],
 )
 def test_a_record_that_no_model_can_have_made_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -55,7 +55,7 @@ def test_equal_stages_without_messages_have_the_bubble_of_the_formula(pipeline: 
 @given(
     pipeline=st.integers(2, 5),
     virtual=st.integers(1, 3),
-    groups=st.integers(6, 12),
+    groups=st.integers(8, 14),
     hop=st.sampled_from([0.0, 0.1, 0.7]),
     ahead=st.booleans(),
     data=st.data(),
@@ -70,6 +70,15 @@ def test_a_long_step_is_as_long_as_its_groups_say(
     whole, short = play(schedule, wire, costs), play_long(schedule, wire, costs)
     assert short.seconds == pytest.approx(whole.seconds, rel=0.02)
     assert short.bubble_fraction == pytest.approx(whole.bubble_fraction, abs=0.02)
+
+
+def test_the_pace_of_a_long_step_is_that_of_groups_that_alternate() -> None:
+    """One group takes 16.3 seconds and the next 14.9, by turns."""
+    costs, wire = costs_of([1.0, 1.5, 1.5], [2.0, 3.0, 3.0], hop=0.7, ahead=True), wire_of(3, 1)
+    one, two, three = (play(Schedule(3, 1, 3 * groups), wire, costs).seconds for groups in (10, 11, 12))
+    assert (two - one, three - two) == (pytest.approx(16.3), pytest.approx(14.9))
+    long = Schedule(3, 1, 3 * 41)
+    assert play_long(long, wire, costs).seconds == pytest.approx(play(long, wire, costs).seconds, rel=0.005)
 
 
 def test_a_dear_stage_sets_the_pace_and_a_hop_delays_what_waits_for_it() -> None:

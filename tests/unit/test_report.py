@@ -25,7 +25,7 @@ from attnres_train.report.page import page
 from attnres_train.report.run_folder import MOST_LOOKS, read_run, read_runs, short_names
 from attnres_train.report.still import png_of, still_chart, still_maps
 from attnres_train.report.training_charts import MOST_POINTS, loss_section, optimization_section, speed_section
-from attnres_train.report.write import overview_section, report
+from attnres_train.report.write import overview_section, report, sections_of
 from tests.unit.config_files import write
 from tests.unit.run_folders import FLOPS_A_TOKEN, TOKENS_A_STEP, look_at, make_run, step_record, write_lines
 
@@ -217,10 +217,11 @@ def test_a_run_that_diverged_has_no_last_loss(tmp_path: Path, capsys: pytest.Cap
         ("depth.jsonl", f"{1000 * '['}\n", "1 line cut or damaged"),
     ],
 )
-def test_any_damage_is_told_and_a_page_is_made(block: Path, tmp_path: Path, name: str, text: str, note: str) -> None:
+def test_any_damage_is_told_and_stops_nothing(block: Path, name: str, text: str, note: str) -> None:
     (block / name).write_text(text, encoding="utf-8")
-    made = report([block], tmp_path / "page")
-    assert any(note in words for words in made.runs[0].notes), made.runs[0].notes
+    runs = read_runs([block])
+    assert any(note in words for words in runs[0].notes), runs[0].notes
+    assert sections_of(runs, [facts_of(runs[0])], {})[0].title == "Runs"
 
 
 def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
