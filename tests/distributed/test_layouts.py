@@ -141,7 +141,7 @@ def test_every_variant_trains_to_the_numbers_of_one_process() -> None:
     assert_equal_to_one_process(trained(HARDEST, 0.5, (*VARIANTS, "full, documents apart"), FEW_STEPS))
 
 
-@pytest.mark.parametrize("recompute", ["depth", "layer"])
+@pytest.mark.parametrize("recompute", [pytest.param("depth", marks=pytest.mark.slow), "layer"])
 def test_recompute_in_the_hardest_layout_trains_to_the_numbers_of_one_process(recompute: str) -> None:
     assert_equal_to_one_process(trained(HARDEST, 0.5, recompute=recompute))
 

@@ -187,7 +187,7 @@ def test_a_killed_rank_ends_the_run_and_is_named_as_the_cause(
     assert read(tmp_path / "run/logs/rank-0000.log").count("rank 0 failed") == 1
 
 
-@pytest.mark.parametrize("target", ["torchrun", "launch script"])
+@pytest.mark.parametrize("target", [pytest.param("torchrun", marks=pytest.mark.slow), "launch script"])
 def test_ranks_do_not_outlive_a_killed_launcher(target: str, write_config: Callable[..., Path], tmp_path: Path) -> None:
     config = write_config(parallel="pipeline = 2")
     started = subprocess.Popen(
