@@ -296,7 +296,9 @@ def test_an_interruption_is_one_line(when: str) -> None:
         "import": f"sys.meta_path.insert(0, {stopped})",
         "run": "import attnres_train.cli as cli; cli._run = lambda _: signal.raise_signal(signal.SIGINT)",
     }[when]
-    program = f"import signal, sys\nfrom attnres_train.entry import main\n{setup}\nsys.exit(main())"
+    # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"import signal, sys\n{heard}\nfrom attnres_train.entry import main\n{setup}\nsys.exit(main())"
     command = [sys.executable, "-c", program, "plan", "run.toml"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "attnres: interrupted\n")

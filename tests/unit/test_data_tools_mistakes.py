@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -261,7 +262,12 @@ def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for before, wanted in (("trap '' HUP; ", 0), ("", 1)):
         command = f'{before}exec {sys.executable} -c "$CODE"'
-        done = subprocess.run(["bash", "-c", command], env={**environment, "CODE": code}, capture_output=True)
+        done = subprocess.run(
+            ["bash", "-c", command],
+            env={**environment, "CODE": code},
+            capture_output=True,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # under nohup it would be ignored
+        )
         assert done.returncode == wanted, done.stderr
 
 
