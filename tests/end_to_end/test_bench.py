@@ -33,6 +33,7 @@ def test_a_benchmark_prints_one_json_object_of_rows(command: str, cases: set[str
     assert all(row["ratio"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_wire_benchmark_sends_what_the_plan_says() -> None:
     rows = rows_of(f"wire --rates loopback {SMALL_WIRE}")
     assert {"standard", "whole prefix", "cached", "cached, not eager", "cached, exact gradients"} <= {

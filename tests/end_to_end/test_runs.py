@@ -209,6 +209,7 @@ def test_ranks_do_not_outlive_a_killed_launcher(target: str, write_config: Calla
     assert (tmp_path / f"run/checkpoints/step-{stopped:08d}/manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_second_run_in_the_folder_is_refused_and_repeated_signals_do_no_harm(
     write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
