@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
 from attnres_train.errors import refuse
+from attnres_train.observe.record_lines import record_of
 from attnres_train.plan.page import counted, table
 
 _LAST_STEPS = 3
@@ -101,14 +101,9 @@ def _last_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
         return [], 0
     steps: dict[int, dict[str, Any]] = {}
     unreadable = 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        step = record.get("step") if isinstance(record, dict) else None
-        if isinstance(step, int):
-            steps.setdefault(step, {}).update(record)
+    for line in path.read_bytes().splitlines():
+        if record := record_of(line):
+            steps.setdefault(record["step"], {}).update(record)
         else:
             unreadable += 1
     shown = {step: record for step, record in steps.items() if any(tag in record for tag in _SHOWN_TAGS)}

@@ -17,7 +17,8 @@ MOST_NUMBERED = 24
 """Columns up to which each cell has its number written in it; of more they would not fit, nor in lower cells."""
 SCALE_TICKS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 """Marks of a scale of colours that goes by square roots."""
-_ATTENTION, _MLP, _HEAD = "#1f4e79", "#a0522d", "#222222"
+ATTENTION, MLP, HEAD = "#1f4e79", "#a0522d", "#222222"
+"""Colours of the names of readers."""
 _CELL_INCHES, _MOST_INCHES = 0.3, 14.0
 _POINTS_AN_INCH = 72
 
@@ -99,4 +100,4 @@ def _label(axes: Axes, look: DepthLook, columns: list[int | None]) -> None:
     axes.set_yticks(rows, [look.readers[i].name for i in rows], fontsize=min(9.0, 0.6 * apart))
     for row, label in zip(rows, axes.get_yticklabels(), strict=True):
         name = look.readers[row].name
-        label.set_color(_HEAD if name == "head" else _MLP if name.endswith("mlp") else _ATTENTION)
+        label.set_color(HEAD if name == "head" else MLP if name.endswith("mlp") else ATTENTION)

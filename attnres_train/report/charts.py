@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnres_train.observe.depth_map import ATTENTION, HEAD, MLP
 from attnres_train.report.curves import Numbers
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#882255", "#999933", "#44aa99")
 """Told apart with every kind of colour vision (Okabe and Ito, then Tol). One a run, the same on the whole page."""
 PHASE_COLOURS = ("#332288", "#88ccee", "#44aa99", "#bbbbbb", "#ddcc77", "#cc6677", "#eeeeee")
-ATTENTION, MLP, HEAD = "#1f4e79", "#a0522d", "#222222"
-"""Of labels, as on the maps of a run."""
 
 Style = Literal["line", "pale", "points", "dashed", "area"]
 """`pale`: thin behind a smoothed line. `points`: a line with a mark at each value. `area`: on the areas before it."""
 Kind = Literal["attention", "mlp", "head"]
+LABEL_COLOURS: Mapping[Kind, str] = {"attention": ATTENTION, "mlp": MLP, "head": HEAD}
+"""As on the maps of a run."""
 
 
 @dataclass(frozen=True)

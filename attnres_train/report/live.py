@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from attnres_train.report.charts import ATTENTION, HEAD, MLP, Chart, Maps, Series
+from attnres_train.observe.depth_map import SCALE_TICKS
+from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series
 
 _MARKS = {"attention": "circle", "mlp": "square", "head": "diamond"}
-_LABEL_COLOURS = {"attention": ATTENTION, "mlp": MLP, "head": HEAD}
-_SCALE_TICKS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
 _GRID = "#e8e8e8"
 _TITLE_LETTERS = 64
 """A line of a title, in the narrowest column of a page."""
@@ -71,7 +70,7 @@ def live_maps(maps: Maps) -> go.Figure:
     _lay_out(figure, maps.title, "source", "reader")
     height = figure.layout.margin.t + min(860, 170 + 20 * len(maps.rows))
     figure.update_layout(height=height, plot_bgcolor="#e6e6e6")
-    names = [f'<span style="color:{_LABEL_COLOURS[kind]}">{name}</span>' for name, kind in maps.rows]
+    names = [f'<span style="color:{LABEL_COLOURS[kind]}">{name}</span>' for name, kind in maps.rows]
     every = -(-len(names) // 80)
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(
@@ -169,6 +168,6 @@ def _plain(cells: NDArray[np.float64]) -> list[list[float | None]]:
 
 
 def _colour_bar(largest: float) -> dict[str, Any]:
-    shown: Sequence[float] = [tick for tick in _SCALE_TICKS if tick <= largest]
+    shown: Sequence[float] = [tick for tick in SCALE_TICKS if tick <= largest]
     ticks = {"tickvals": [tick**0.5 for tick in shown], "ticktext": [f"{tick:g}" for tick in shown]}
     return {"title": {"text": "mean weight", "side": "right"}, "thickness": 14, **ticks}

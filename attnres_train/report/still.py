@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnres_train.report.charts import ATTENTION, HEAD, MLP, Chart, Maps, Series
+from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MARKS = {"attention": "o", "mlp": "s", "head": "D"}
-_LABEL_COLOURS = {"attention": ATTENTION, "mlp": MLP, "head": HEAD}
 _MOST_MAPS = 4
 _DPI = 100
 
@@ -79,7 +78,7 @@ def still_maps(maps: Maps) -> Figure:
     rows = range(0, len(maps.rows), every)
     everybody[0].set_yticks(rows, [maps.rows[i][0] for i in rows], fontsize=7)
     for row, label in zip(rows, everybody[0].get_yticklabels(), strict=True):
-        label.set_color(_LABEL_COLOURS[maps.rows[row][1]])
+        label.set_color(LABEL_COLOURS[maps.rows[row][1]])
     figure.suptitle(as_it_is(maps.title), fontsize=11, wrap=True)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("reader", fontsize=9)
