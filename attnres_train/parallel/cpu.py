@@ -1,6 +1,6 @@
-"""What lets megatron-core 0.16.1 run without CUDA. Called once by `grid.py`; does nothing where CUDA is.
+"""What lets megatron-core 0.16.1 and 0.19 run without CUDA. Called once by `grid.py`; does nothing where CUDA is.
 
-megatron-core says "cuda" in four ways; each is answered here as narrowly as it allows:
+megatron-core says "cuda" in five ways; each is answered here as narrowly as it allows:
 
 1. `torch.cuda.current_device()` and the random state of "the device": the CPU and its generator.
 2. `device="cuda"` and a device index in factory calls: the modules that write so get a stand-in for the name
@@ -8,8 +8,10 @@ megatron-core says "cuda" in four ways; each is answered here as narrowly as it 
 3. `param.type() == "torch.cuda.FloatTensor"`, by which the optimizer sorts parameters: on the CPU the name
    lacks ".cuda".
 4. `tensor.cuda()` in checkpoint exchange: identity.
+5. `torch.cuda.current_stream()` before gradients are reduced, to wait for a CUDA graph (0.19; 0.16.1 asks for streams
+   only where a second one exists): the stand-in of item 2 gives that module a stream that has nothing to wait for.
 
-`tests/distributed` runs every one of these paths and fails when a later version moves them.
+`tests/distributed` runs every one of these paths; `tests/unit/test_megatron_seams.py` says what a version moved.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from typing import Any
 
 import torch
 
-# Modules of megatron-core that create tensors on "cuda" by name, on paths that a CPU run takes.
+# Modules of megatron-core that create tensors on "cuda" by name or ask for its stream, on paths that a CPU run takes.
 MODULES_THAT_NAME_CUDA = (
     "megatron.core.pipeline_parallel.schedules",
+    "megatron.core.distributed.param_and_grad_buffer",
     "megatron.core.optimizer.clip_grads",
     "megatron.core.optimizer.optimizer",
     "megatron.core.optimizer.distrib_optimizer",
@@ -51,14 +54,34 @@ def _schedules() -> Any:
 
 
 class _TorchWithoutCuda(types.ModuleType):
-    """`torch`, except that tensor factories asked for a CUDA device use the CPU."""
+    """`torch`, except that tensor factories asked for a CUDA device use the CPU, and that `cuda` has a stream."""
 
     def __init__(self) -> None:
         super().__init__("torch")
+        self.cuda = _CudaWithAStream("torch.cuda")
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(torch, name)
         return _on_cpu(attribute) if name in FACTORIES else attribute
+
+
+class _CudaWithAStream(types.ModuleType):
+    """`torch.cuda`, except that there is a current stream: on the CPU everything is in order, so it never waits."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cuda, name)
+
+    @staticmethod
+    def current_stream(*_args: Any, **_kwargs: Any) -> _StreamInOrder:
+        return _StreamInOrder()
+
+
+class _StreamInOrder:
+    def wait_event(self, _event: object) -> None:
+        pass
+
+    def wait_stream(self, _stream: object) -> None:
+        pass
 
 
 def _on_cpu(factory: Any) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -97,14 +99,15 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
     """
     adapt_megatron_to_cpu()
     timeout = datetime.timedelta(seconds=parallel.timeout_seconds)
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=parallel.tensor,
-        pipeline_model_parallel_size=parallel.pipeline,
-        virtual_pipeline_model_parallel_size=parallel.virtual if parallel.virtual > 1 else None,
-        context_parallel_size=parallel.context,
-        create_gloo_process_groups=False,
-        distributed_timeout_minutes=max(1, parallel.timeout_seconds // 60),
-    )
+    with _one_group_for_a_lone_rank():
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=parallel.tensor,
+            pipeline_model_parallel_size=parallel.pipeline,
+            virtual_pipeline_model_parallel_size=parallel.virtual if parallel.virtual > 1 else None,
+            context_parallel_size=parallel.context,
+            create_gloo_process_groups=False,
+            distributed_timeout_minutes=max(1, parallel.timeout_seconds // 60),
+        )
     groups = ProcessGroupCollection.use_mpu_process_groups()
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     # Streams differ between replicas and stages; megatron-core adds the tensor rank where that must differ too.
@@ -120,8 +123,32 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
     )
 
 
+@contextmanager
+def _one_group_for_a_lone_rank() -> Iterator[None]:
+    """Meanwhile megatron-core's groups of the same one rank are one group.
+
+    It makes some twenty, gloo starts three threads for each, and most have a single member: nothing is ever sent there.
+    """
+    create, lone = parallel_state.create_group, dict[int, Any]()
+
+    def create_or_share(ranks: list[int], **kwargs: Any) -> Any:
+        if len(ranks) > 1:
+            return create(ranks, **kwargs)
+        if ranks[0] not in lone:  # the same on every rank, as the calls are
+            lone[ranks[0]] = create(ranks, **kwargs)
+        return lone[ranks[0]]
+
+    parallel_state.create_group = create_or_share
+    try:
+        yield
+    finally:
+        parallel_state.create_group = create
+
+
 def _lanes(pipeline: dist.ProcessGroup, timeout: datetime.timedelta) -> Lanes:
     """Four more groups with the members of `pipeline`; every rank takes part in making every such group."""
+    if pipeline.size() == 1:
+        return Lanes((pipeline, pipeline), (pipeline, pipeline))
     members: list[list[int]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(members, dist.get_process_group_ranks(pipeline))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 from pathlib import Path
 
 import pytest
+from megatron.core import package_info, parallel_state
+from megatron.core.distributed import param_and_grad_buffer
 from megatron.core.optimizer import distrib_optimizer
 from megatron.core.pipeline_parallel import schedules
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
@@ -57,6 +60,64 @@ def test_modules_that_name_cuda_still_do(name: str) -> None:
     assert module.__file__ is not None
     text = Path(module.__file__).read_text(encoding="utf-8")
     assert any(mark in text for mark in ('device="cuda"', "device='cuda'", "torch.cuda.current_device()"))
+
+
+CALLS_THAT_NEED_CUDA = {"Stream", "Event", "stream", "current_stream", "default_stream", "get_device_capability"}
+ASKING = {
+    # Only with several optimizer instances (`num_distributed_optimizer_instances`), which is never set.
+    ("megatron.core.distributed.distributed_data_parallel", "__init__", "Stream"),
+    ("megatron.core.distributed.distributed_data_parallel", "_allocate_buffers_for_parameters", "Stream"),
+    ("megatron.core.distributed.param_and_grad_buffer", "start_grad_sync", "stream"),
+    ("megatron.core.distributed.param_and_grad_buffer", "start_grad_sync", "default_stream"),
+    ("megatron.core.distributed.param_and_grad_buffer", "finish_grad_sync", "default_stream"),
+    ("megatron.core.distributed.param_and_grad_buffer", "finish_grad_sync", "current_stream"),
+    # The detector of stragglers, which nobody starts.
+    *(("megatron.core.utils", method, "Event") for method in ("__init__", "configure", "start_method")),
+    # Always, in 0.19: see `parallel/cpu.py`.
+    ("megatron.core.distributed.param_and_grad_buffer", "start_grad_sync", "current_stream"),
+}
+ON_THE_PATH = (
+    *MODULES_THAT_NAME_CUDA,
+    "megatron.core.distributed.distributed_data_parallel",
+    "megatron.core.distributed.finalize_model_grads",
+    "megatron.core.models.common.embeddings.rotary_pos_embedding",
+    "megatron.core.parallel_state",
+    "megatron.core.pipeline_parallel.p2p_communication",
+    "megatron.core.tensor_parallel.cross_entropy",
+    "megatron.core.tensor_parallel.layers",
+    "megatron.core.tensor_parallel.mappings",
+    "megatron.core.tensor_parallel.random",
+    "megatron.core.transformer.attention",
+    "megatron.core.transformer.mlp",
+    "megatron.core.transformer.module",
+)
+
+
+@pytest.mark.parametrize("name", ON_THE_PATH)
+def test_no_other_function_on_a_training_s_path_asks_for_cuda_streams(name: str) -> None:
+    path = importlib.import_module(name).__file__
+    assert path is not None
+    found = set()
+    for function in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
+        if isinstance(function, ast.FunctionDef):
+            calls = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+            found |= {(name, function.name, call) for call in CALLS_THAT_NEED_CUDA if f"torch.cuda.{call}" in calls}
+    assert found <= ASKING
+
+
+def test_the_reduction_of_gradients_asks_for_a_stream_in_0_19() -> None:
+    """Once no version that does is supported, the stream in `parallel/cpu.py` can go."""
+    source = inspect.getsource(param_and_grad_buffer._ParamAndGradBucketGroup.start_grad_sync)
+    asks = "        current_stream = torch.cuda.current_stream()\n" in source
+    assert asks == (package_info.MINOR >= 19)
+
+
+def test_every_group_is_made_through_one_function() -> None:
+    """`parallel/grid.py` stands in for it while the groups are made."""
+    source = inspect.getsource(parallel_state)
+    assert source.count("torch.distributed.new_group(") == 1
+    assert next(iter(inspect.signature(parallel_state.create_group).parameters)) == "ranks"
+    assert "create_group(" in inspect.getsource(parallel_state.initialize_model_parallel)
 
 
 def test_the_optimizer_sorts_parameters_by_the_name_of_their_type() -> None:
