@@ -101,7 +101,9 @@ def _check_pointer(head: bytes) -> None:
         what = f"is a Git LFS pointer, not the file of {size} bytes that it stands for: get that with `git lfs pull`"
         raise WrongContent(what, "pointer")
     if head.startswith(b"/annex/objects/"):
-        raise WrongContent("is a git-annex pointer, not the file it stands for: get that with `git annex get`", "pointer")
+        raise WrongContent(
+            "is a git-annex pointer, not the file it stands for: get that with `git annex get`", "pointer"
+        )
 
 
 def _archive(head: bytes) -> str | None:
@@ -145,4 +147,3 @@ def _text_ending(path: Path, head: bytes) -> str | None:
     if kind_of(path) != ".parquet":
         return kind_of(path)
     return ".jsonl" if head.lstrip()[:1] == b"{" else ".txt"
-
