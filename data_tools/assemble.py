@@ -66,8 +66,8 @@ class Assembly:
 
     def _add_skipped(self, shard: Shard, key: str) -> None:
         for piece, number, rest in self._lines(shard, key, "skipped"):
-            kind, reason = rest.split("\t", 1)
-            self.bad.add(SkippedRecord(str(piece.path), number, kind, reason))
+            records, kind, reason = rest.split("\t", 2)
+            self.bad.add(SkippedRecord(str(piece.path), number, kind, reason, int(records)))
 
     def _add_metadata(self, shard: Shard, key: str, metadata: BinaryIO) -> None:
         for piece, number, fields in self._lines(shard, key, "metadata"):

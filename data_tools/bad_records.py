@@ -20,12 +20,16 @@ MOST_LISTED = 1000
 
 @dataclass(frozen=True)
 class SkippedRecord:
-    """Where a record could not be read, and why; `line` (or row) counts from 1, None for a whole file."""
+    """Where a record could not be read, and why; `line` (or row) counts from 1, None for a whole file.
+
+    With a whole file `records` of them may be lost.
+    """
 
     file: str
     line: int | None
     kind: str
     reason: str
+    records: int = 1
 
     @property
     def place(self) -> str:
@@ -56,11 +60,11 @@ class BadRecords:
         return 0 if self.policy == "stop" else self.max_bad
 
     def add(self, bad: SkippedRecord) -> None:
-        """Count one more bad record, in the order of the input.
+        """Count one more bad record, or what is lost with a file, in the order of the input.
 
         Raises Refused as the policy says.
         """
-        self.by_kind[bad.kind] += 1
+        self.by_kind[bad.kind] += bad.records
         if self.most_allowed is not None and self.total > self.most_allowed:
             raise self._refuse(bad)
         if len(self.listed) < MOST_LISTED:

@@ -125,10 +125,11 @@ class _ShardWork:
             yield batch
 
     def _skip(self, bad: BadRecord) -> None:
-        self.skipped[bad.kind] += 1
+        self.skipped[bad.kind] += bad.records
         number = "" if bad.number is None else str(bad.number)
         reason = " ".join(bad.reason.split())
-        self.files["skipped"].write(f"{self.place}\t{number}\t{bad.kind}\t{reason}\n".encode(errors="backslashreplace"))
+        line = f"{self.place}\t{number}\t{bad.records}\t{bad.kind}\t{reason}\n"
+        self.files["skipped"].write(line.encode(errors="backslashreplace"))
 
     def _encode(self, piece: Piece, records: list[Document]) -> None:
         documents = [document for document in records if not document.is_blank]

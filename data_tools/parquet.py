@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from data_tools.inputs import compression_of
 from data_tools.pieces import Piece
-from data_tools.streams import READ_BYTES, DamagedStream, open_seekable
+from data_tools.streams import READ_BYTES, DamagedStream, is_damage, open_seekable
 
 BATCH_ROWS = 32
 """Few, because what a row takes in memory shows only when it is there."""
@@ -45,6 +45,8 @@ def _opened(path: Path) -> Iterator[parquet.ParquetFile]:
         with open_seekable(path) as disk:
             yield parquet.ParquetFile(disk, buffer_size=READ_BYTES, pre_buffer=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and not is_damage(error):
+            raise
         raise DamagedStream(" ".join(str(error).split())) from error
 
 
@@ -75,13 +77,13 @@ def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], other
     for name in (*text_columns, *others):
         if name not in schema.names:
             columns = ", ".join(schema.names[:10]) or "none"
-            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "no text")
+            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "no text", of_file=True)
         if schema.names.count(name) > 1:
-            raise DamagedStream(f"has more than one column {name!r}", "key twice")
+            raise DamagedStream(f"has more than one column {name!r}", "key twice", of_file=True)
     for name in text_columns:
         kind = schema.field(name).type
         if not _is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "no text")
+            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "no text", of_file=True)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -215,7 +215,7 @@ def _report(status: str, task: Task, manifest: Manifest) -> dict[str, Any]:
         "tokenizer_fingerprint": manifest.tokenizer_fingerprint,
         "tokenizer_keeps_text": task.tokenizer.keeps_text,
         **manifest.counts,
-        "ignored_files": [str(path) for path in task.inputs.ignored],
+        **task.inputs.report(),
     }
 
 

@@ -12,18 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from data_tools.content import MARKS, not_utf8_but
 from data_tools.inputs import compression_of, kind_of
 from data_tools.pieces import Piece
-from data_tools.streams import DamagedStream, TooLong, open_stream, read_lines, skip_line
+from data_tools.streams import DamagedStream, TooLong, check_to_its_end, open_stream, read_lines, skip_line
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-MARKS = {
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
-"""Longer ones first: one begins as another."""
 MOST_NULS = 1 / 4
 """Share of a text file beyond which it is taken for UTF-16 without a mark, whose ASCII is valid UTF-8 with NULs."""
 MIB = 1 << 20
@@ -69,6 +63,8 @@ class BadRecord(NamedTuple):
     kind: str
     """The reason in a word or two, to count by."""
     reason: str
+    records: int = 1
+    """how many are lost with it; more for the lines of a damaged archive"""
 
 
 class BadRecordError(ValueError):
@@ -86,7 +82,8 @@ Advance = Callable[[int], None]
 def read_documents(piece: Piece, reading: Reading, advance: Advance | None = None) -> Iterator[Document | BadRecord]:
     """The records of `piece` in order: each a document, or why it is none.
 
-    A file that is damaged ends with a bad record of kind "unreadable"; the documents before it were yielded.
+    A file that is damaged ends with a bad record of kind "unreadable"; of one that is compressed nothing else is
+    yielded. What is wrong with a whole file is told by its first piece.
     """
     read = {".jsonl": _read_lines, ".txt": _read_whole, ".parquet": _read_rows}[kind_of(piece.path)]
     tell = advance or (lambda amount: None)
@@ -97,17 +94,21 @@ def read_documents(piece: Piece, reading: Reading, advance: Advance | None = Non
             yield record
     except DamagedStream as error:
         reason = f"cannot be read to its end: {error}" if error.kind == "unreadable" else str(error)
-        yield BadRecord(None if number is None else number + 1, error.kind, reason)
+        if not piece.start or not error.of_file:
+            place = None if number is None or error.of_file else number + 1
+            yield BadRecord(place, error.kind, reason, error.records)
 
 
 def _read_lines(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
+    if compression_of(piece.path):
+        check_to_its_end(piece.path)
     with open_stream(piece.path) as (disk, stream):
         if piece.start:
             # The line that a piece begins inside belongs to the piece before.
             stream.seek(piece.start - 1)
             skip_line(stream)
-        position = reported = disk.tell()
         plain = stream is disk
+        position = reported = disk.tell() if plain else 0
         if plain and piece.end is not None and position >= piece.end:
             return
         for number, line in enumerate(read_lines(stream, reading.longest_bytes), start=1):
@@ -179,8 +180,7 @@ def _too_large(size: int | None, reading: Reading) -> BadRecordError:
 def _decode(data: bytes) -> str:
     for mark, name in MARKS.items():
         if data.startswith(mark):
-            what = f"not UTF-8 but {name}, by its byte order mark: convert it, say with `iconv -f {name} -t UTF-8`"
-            raise BadRecordError("not UTF-8", what)
+            raise BadRecordError("not UTF-8", not_utf8_but(name))
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

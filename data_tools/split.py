@@ -114,7 +114,7 @@ def split(arguments: argparse.Namespace) -> Report:
         "valid_documents": documents[1],
         "blank_documents": blank,
         **bad.report(),
-        "ignored_files": [str(path) for path in inputs.ignored],
+        **inputs.report(),
     }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
-import gzip
+import errno
 import io
 import lzma
+import os
+import shutil
 import sys
 import tempfile
 import zlib
@@ -15,17 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from data_tools.content import COMPRESSED, LONGEST_START, LOOKED_AT, WrongContent, check_file, check_inside
 from data_tools.inputs import compression_of
 
 READ_BYTES = 1 << 20
+STEP_BYTES = 1 << 16
+"""What a decompressor is given at once."""
 
 
 class DamagedStream(Exception):
-    """A file cannot be read any further; the message says why, `kind` in a word or two."""
+    """A file cannot be read any further; the message says why, `kind` in a word or two.
 
-    def __init__(self, message: str, kind: str = "unreadable"):
+    `of_file` where that is so from its first record on, or is told once for all of it; `records` says how many are
+    known to be lost with it.
+    """
+
+    def __init__(self, message: str, kind: str = "unreadable", *, of_file: bool = False, records: int = 1):
         super().__init__(message)
         self.kind = kind
+        self.of_file = of_file
+        self.records = records
 
 
 @dataclass(frozen=True)
@@ -39,18 +50,77 @@ class TooLong:
 def open_stream(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The file on disk and what it holds, decompressed as its name says; the same object where it is plain.
 
-    Raises DamagedStream, also later while it is read inside the block, where the compression is cut or wrong.
+    Raises DamagedStream, also later while it is read inside the block, where it is not what its name says, or the
+    compression is cut or wrong; at the end of the block where what follows a whole stream is none.
     """
     try:
         with open(path, "rb", buffering=READ_BYTES) as disk:
-            yield disk, _decompressed(disk, path)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            check_file(path, disk.peek(LOOKED_AT))
+            if not compression_of(path):
+                check_inside(path, disk.peek(LOOKED_AT))
+                yield disk, disk
+                return
+            streams = _Streams(disk, compression_of(path))
+            # Its own line reading is Python code; this buffer's is not.
+            inside = io.BufferedReader(streams, READ_BYTES)
+            check_inside(path, inside.peek(LOOKED_AT))
+            yield disk, cast(BinaryIO, inside)
+            if streams.junk_bytes:
+                what = f"ends with {streams.junk_bytes:,} bytes that are no stream of {compression_of(path)}"
+                raise DamagedStream(f"{what}; all before them was read", "junk at the end", of_file=True)
+    except WrongContent as error:
+        raise DamagedStream(str(error), error.kind, of_file=True) from error
+    except (EOFError, zlib.error, lzma.LZMAError) as error:
+        raise DamagedStream(str(error)) from error
+    except OSError as error:
+        if not is_damage(error):
+            raise
         raise DamagedStream(str(error)) from error
     except Exception as error:
         # The class lives in a module that is imported only where such a file is met.
         if type(error).__name__ != "ZstdError":
             raise
         raise DamagedStream(_explained(str(error))) from error
+
+
+def is_damage(error: OSError) -> bool:
+    """Whether `error` is about the file that is read: a full disk or a lost network says nothing about it."""
+    return error.errno in (None, errno.EIO)
+
+
+def check_to_its_end(path: Path) -> None:
+    """Decompresses the compressed lines of `path` and keeps none: what a checksum or a cut end disproves is not text.
+
+    Raises DamagedStream, with the number of lines that are lost, where that fails. A second decompression costs a
+    small part of the work on what is inside.
+    """
+    try:
+        with open_stream(path) as (_, stream):
+            while stream.read(READ_BYTES):
+                pass
+    except DamagedStream as error:
+        if error.kind != "unreadable":
+            return
+        lines = _lines_before_damage(path)
+        what = f"{error}; the {lines:,} lines before that are left out with it" if lines else str(error)
+        raise DamagedStream(what, of_file=True, records=max(1, lines)) from error
+
+
+def _lines_before_damage(path: Path) -> int:
+    """How many lines a damaged archive gives, the last of them in part."""
+    lines, last, careful_from = 0, b"\n", None
+    for _ in range(2):
+        with open(path, "rb", buffering=READ_BYTES) as disk:
+            # A step that fails gives nothing of what it had found before, so the second time the last one is a byte.
+            streams = _Streams(disk, compression_of(path), careful_from)
+            lines, last = 0, b"\n"
+            try:
+                while block := streams.read(READ_BYTES):
+                    lines += block.count(b"\n")
+                    last = block[-1:]
+            except Exception:  # it is known to be damaged
+                careful_from = streams.fed_bytes
+    return lines + (last != b"\n")
 
 
 def _explained(message: str) -> str:
@@ -62,49 +132,24 @@ def _explained(message: str) -> str:
     return message
 
 
-def _decompressed(disk: BinaryIO, path: Path) -> BinaryIO:
-    match compression_of(path):
-        case ".gz":
-            stream: io.RawIOBase = _OneReadAtATime(gzip.GzipFile(fileobj=disk))
-        case ".zst":
-            stream = _OneReadAtATime(_zstd(disk))
-        case ".xz":
-            stream = _Streams(disk, lzma.LZMADecompressor, padding=b"\0")
-        case ".bz2":
-            stream = _Streams(disk, bz2.BZ2Decompressor)
-        case _:
-            return disk
-    # Their own line reading is Python code; this buffer's is not.
-    return cast(BinaryIO, io.BufferedReader(stream, READ_BYTES))
-
-
-class _OneReadAtATime(io.RawIOBase):
-    """Gives what one step of decompression gives, so that a later fault takes none of it along."""
-
-    def __init__(self, stream: Any):
-        self._stream = stream
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._stream.read1(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
 class _Streams(io.RawIOBase):
-    """Compressed streams one after the other, with `padding` between them.
+    """Compressed streams one after the other, with padding between them.
 
-    Python's own readers of these two kinds take anything that follows a complete stream and is none for its end, so
-    that what a damaged second one held would be lost without a word; here that is an error.
+    Python's own readers of two kinds take anything that follows a complete stream and is none for its end, so that
+    what a damaged second one held would be lost without a word, and those of the others lose what came just before.
     """
 
-    def __init__(self, disk: BinaryIO, make: Callable[[], Any], padding: bytes = b""):
+    def __init__(self, disk: BinaryIO, compression: str, careful_from: int | None = None):
         self._disk = disk
-        self._make = make
-        self._padding = padding
-        self._decompressor = make()
+        self._careful_from = careful_from
+        self._starts = COMPRESSED[compression]
+        self._padding = b"\0" if compression in (".gz", ".xz") else b""
+        self._make = _decompressor_of(compression)
+        self._decompressor = self._make()
+        self.junk_bytes = 0
+        """Bytes behind a whole stream that do not begin as one."""
+        self.fed_bytes = 0
+        """Bytes from disk that came before the step under way."""
 
     def readable(self) -> bool:
         return True
@@ -118,28 +163,65 @@ class _Streams(io.RawIOBase):
                 if not found:
                     return 0
                 self._decompressor = self._make()
-            elif self._decompressor.needs_input and not (found := self._disk.read(READ_BYTES)):
+            elif self._decompressor.needs_input and not (found := self._next_step()):
                 raise EOFError("ended before the end-of-stream marker")
             data = self._decompressor.decompress(found, len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
+    def _next_step(self) -> bytes:
+        self.fed_bytes = self._disk.tell()
+        is_careful = self._careful_from is not None and self.fed_bytes >= self._careful_from
+        return self._disk.read(1 if is_careful else STEP_BYTES)
+
     def _next_stream(self) -> bytes:
-        """The beginning of what follows a complete stream; empty at the end of the file."""
-        found = self._decompressor.unused_data
-        while not (found := found.lstrip(self._padding) if self._padding else found):
-            if not (found := self._disk.read(READ_BYTES)):
+        """The beginning of the stream that follows a complete one; empty where none does."""
+        if self.junk_bytes:
+            return b""
+        found = bytes(self._decompressor.unused_data)
+        while len(found := found.lstrip(self._padding) if self._padding else found) < LONGEST_START:
+            if not (more := self._next_step()):
                 break
-        return bytes(found)
+            found += more
+        if found and not found.startswith(self._starts):
+            self.junk_bytes = len(found) + os.fstat(self._disk.fileno()).st_size - self._disk.tell()
+            return b""
+        return found
 
 
-def _zstd(disk: BinaryIO) -> BinaryIO:
-    """Unlike the package `zstandard`, both of these tell a stream that was cut from one that ended."""
-    if sys.version_info >= (3, 14):
-        from compression.zstd import ZstdFile
-    else:
-        from backports.zstd import ZstdFile
-    return cast(BinaryIO, ZstdFile(disk))
+class _Gunzip:
+    """zlib's decompressor with the interface of the others."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        """At most `most` bytes; what is left of `data` waits for the next call."""
+        found = self._zlib.decompress(self._zlib.unconsumed_tail + data, most)
+        self.needs_input = not self._zlib.unconsumed_tail and len(found) < most
+        return found
+
+
+def _decompressor_of(compression: str) -> Callable[[], Any]:
+    if compression == ".gz":
+        return _Gunzip
+    if compression == ".zst":
+        # Unlike the package `zstandard`, both of these tell a stream that was cut from one that ended.
+        if sys.version_info >= (3, 14):
+            from compression.zstd import ZstdDecompressor
+        else:
+            from backports.zstd import ZstdDecompressor
+        return ZstdDecompressor
+    return lzma.LZMADecompressor if compression == ".xz" else bz2.BZ2Decompressor
 
 
 @contextmanager
@@ -148,21 +230,14 @@ def open_seekable(path: Path) -> Iterator[BinaryIO]:
 
     Raises DamagedStream as `open_stream` does.
     """
-    if not compression_of(path):
-        with open(path, "rb") as disk:
+    with open_stream(path) as (disk, stream):
+        if stream is disk:
             yield disk
-        return
-    with tempfile.TemporaryFile() as unpacked:
-        for block in _blocks(path):
-            unpacked.write(block)
-        unpacked.seek(0)
-        yield cast(BinaryIO, unpacked)
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open_stream(path) as (_, stream):
-        while block := stream.read(READ_BYTES):
-            yield block
+            return
+        with tempfile.TemporaryFile() as unpacked:
+            shutil.copyfileobj(stream, unpacked, READ_BYTES)
+            unpacked.seek(0)
+            yield cast(BinaryIO, unpacked)
 
 
 def read_lines(stream: BinaryIO, longest_bytes: int) -> Iterator[bytes | TooLong]:

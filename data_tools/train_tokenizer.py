@@ -164,7 +164,7 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         "space_sign_characters": texts.space_sign_characters,
         **texts.bad.report(),
         **_round_trip_facts(round_trip),
-        "ignored_files": [str(path) for path in inputs.ignored],
+        **inputs.report(),
         "seconds": time.monotonic() - started,
     }
 

@@ -6,7 +6,7 @@ are written last and by a rename, so a shard that has facts is whole; the CRC-32
     KEY.bin       tokens, as in the pair
     KEY.lengths   tokens of each document, int32
     KEY.metadata  a line a document, with --metadata: piece TAB record TAB JSON object
-    KEY.skipped   a line a bad record: piece TAB record TAB kind TAB reason
+    KEY.skipped   a line a bad record: piece TAB record TAB records that are lost with it TAB kind TAB reason
     KEY.json      the facts
 
 Pieces count from 0 in their shard, records (lines or rows) from 1 in their piece.
@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 
 from data_tools.pieces import Shard
 
-WORK_VERSION = 1
+WORK_VERSION = 2
 CONTENTS = ("bin", "lengths", "metadata", "skipped")
 
 

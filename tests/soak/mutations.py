@@ -10,7 +10,7 @@ import lzma
 import random
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -103,8 +103,8 @@ def mutate(sample: Sample, chance: random.Random, others: list[Sample]) -> Sampl
 class Expected:
     """What a sample must give: the texts of all good records that are not blank, and the number of all records.
 
-    Of a file that `is_damaged` only the beginning of `texts` may be had, and the damage is a record of its own, so
-    `records` is None. `texts` is None where the oracle cannot say.
+    Of an archive that `is_damaged` nothing may be had, and how many records are lost with it is not asked, so `records`
+    is None. `texts` is None where the oracle cannot say.
     """
 
     texts: list[str] | None
@@ -115,16 +115,21 @@ class Expected:
 def expected(sample: Sample) -> Expected:
     """What must become of `sample`, found by decompressing byte by byte and reading everything at once."""
     kind, _, compression = sample.ending.removeprefix(".").partition(".")
-    content, is_whole = _decompressed(sample.content, compression)
+    content, is_whole, has_junk = _decompressed(sample.content, compression)
+    if not is_whole:
+        return Expected(None if kind == "parquet" else [], None, is_damaged=True)
     if kind == "parquet":
-        return _expected_rows(content) if is_whole else Expected(None, None, is_damaged=True)
-    if kind == "txt":
-        text = _text(content) if is_whole else None
-        return Expected([text] if text else [], 1)
-    lines = content.split(b"\n")
-    lines = lines[:-1] if not is_whole or not lines[-1] else lines
-    texts = [text for line in lines if (text := _line_text(line))]
-    return Expected(texts, len(lines) if is_whole else None, is_damaged=not is_whole)
+        found = _expected_rows(content)
+    elif kind == "txt":
+        found = Expected([text] if (text := _text(content)) else [], 1)
+    elif content.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")) or content.lstrip().startswith(b"<"):
+        found = Expected([], 1)
+    else:
+        lines = content.split(b"\n")
+        lines = lines if lines[-1] else lines[:-1]
+        found = Expected([text for line in lines if (text := _line_text(line))], len(lines))
+    # What follows a whole stream and is none is a bad record of its own.
+    return replace(found, records=found.records + has_junk if found.records is not None else None)
 
 
 def _text(content: bytes) -> str | None:
@@ -171,31 +176,41 @@ def _plain(value: bytes) -> str | None:
     return text if text.strip() and not value.startswith((b"\xff\xfe", b"\xfe\xff")) else None
 
 
-def _decompressed(content: bytes, compression: str) -> tuple[bytes, bool]:
-    """All that can be had of `content`, and whether it ends as it should."""
+STARTS = {
+    "gz": (b"\x1f\x8b",),
+    "bz2": (b"BZh",),
+    "xz": (b"\xfd7zXZ\0", b"]\0\0"),
+    "zst": (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))),
+}
+
+
+def _decompressed(content: bytes, compression: str) -> tuple[bytes, bool, bool]:
+    """All that can be had of `content`, whether all its streams end as they should, and whether junk follows them."""
     if not compression:
-        return content, True
-    if compression == "gz":
-        try:
-            # Python minds no reserved bits in a header; what comes out is held against its checksum all the same.
-            return gzip.decompress(content), True
-        except (EOFError, OSError, zlib.error):
-            pass
+        return content, True, False
     make: Callable[[], Any] = {
         "gz": lambda: zlib.decompressobj(wbits=31),
         "bz2": bz2.BZ2Decompressor,
         "xz": lzma.LZMADecompressor,
         "zst": zstd.ZstdDecompressor,
     }[compression]
-    found, decompressor, begun = bytearray(), make(), False
-    try:
-        for place in range(len(content)):
-            if decompressor.eof:
-                decompressor, begun = make(), False
-            # Padding between and after members.
-            if begun or content[place] or compression not in ("gz", "xz"):
-                begun = True
-                found += decompressor.decompress(content[place : place + 1])
-    except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstd.ZstdError):
-        return bytes(found), False
-    return bytes(found), decompressor.eof or not begun
+    found, decompressor, is_first = bytearray(), make(), True
+    left = content
+    while left or is_first:
+        if not is_first:
+            left = left.lstrip(b"\0") if compression in ("gz", "xz") else left
+            if not left or not left.startswith(STARTS[compression]):
+                return bytes(found), True, bool(left)
+            decompressor = make()
+        is_first = False
+        try:
+            for place in range(len(left)):
+                found += decompressor.decompress(left[place : place + 1])
+                if decompressor.eof:
+                    left = left[place + 1 :]
+                    break
+            else:
+                return bytes(found), False, False
+        except (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstd.ZstdError):
+            return bytes(found), False, False
+    return bytes(found), True, False

@@ -35,6 +35,61 @@ def test_files_of_unknown_kind_in_a_folder_are_left_out_and_reported(tmp_path: P
     assert (inputs.files, inputs.ignored) == ((known,), tuple(others))
 
 
+def test_what_writers_keep_for_themselves_is_left_out_of_folders_and_told(tmp_path: Path) -> None:
+    others = make(tmp_path / "out", "._SUCCESS.crc", "_SUCCESS", "_delta_log/0.checkpoint.parquet")
+    others += make(tmp_path / "out", "_metadata.parquet", "_temporary/0/part-0.parquet", "b/.part-1.jsonl.gz")
+    # A partition by a column whose name begins with the sign is one all the same.
+    wanted = make(tmp_path / "out", "_day=1/_hour=2/part-0.parquet", "b/part-1.jsonl.gz", "part-0.parquet")
+    assert find_inputs([str(tmp_path / "out")]).files == tuple(wanted)
+    assert find_inputs([str(tmp_path / "out")]).ignored == tuple(others)
+    for pattern in ("out/**/*.*", "out/*"):
+        inputs = find_inputs([str(tmp_path / pattern)])
+        assert sorted(inputs.files) == sorted(wanted), pattern
+        assert tmp_path / "out/_temporary/0/part-0.parquet" in inputs.ignored
+    # Named outright, or by a pattern that says so, they are read.
+    for named in ("out/_temporary", "out/_temporary/0/*.parquet", "out/_t*/*/part-0.parquet"):
+        assert find_inputs([str(tmp_path / named)]).files == (tmp_path / "out/_temporary/0/part-0.parquet",)
+    assert find_inputs([str(others[3])]).files == (others[3],)
+    make(tmp_path, "e/_a.txt")
+    with pytest.raises(Refused, match="besides those whose names begin with _ or"):
+        find_inputs([str(tmp_path / "e")])
+
+
+def test_what_is_there_as_it_stands_is_no_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path(), "datav/a.jsonl", "data2/b.jsonl", "deep/x/data[v2]/c.jsonl")
+    assert find_inputs(["data[v2]/*.jsonl"]).files == (Path("data2/b.jsonl"), Path("datav/a.jsonl"))
+    make(Path(), "data[v2]/d.jsonl", "data[v2]/e[1].jsonl", "data[v2]/e1.jsonl")
+    assert find_inputs(["data[v2]/*d.jsonl"]).files == (Path("data[v2]/d.jsonl"),)
+    assert find_inputs(["data[v2]/e[1].jsonl"]).files == (Path("data[v2]/e[1].jsonl"),)
+    assert find_inputs(["data[[]v2]/e[12].jsonl"]).files == (Path("data[v2]/e1.jsonl"),)
+    assert find_inputs(["**/data[v2]/c.jsonl"]).files == (Path("deep/x/data[v2]/c.jsonl"),)
+    assert find_inputs([f"{tmp_path}/deep/?/data[v2]/*"]).files == (tmp_path / "deep/x/data[v2]/c.jsonl",)
+    with pytest.raises(Refused, match=r"matches no file; \[abc\] stands for one of a, b and c: write \[\[\] for \["):
+        find_inputs(["absent[v2]/*.jsonl"])
+    with pytest.raises(Refused, match="is empty: a variable that is not set"):
+        find_inputs(["", "datav"])
+
+
+def test_a_pattern_of_folders_reads_what_is_in_them_as_the_shell_would(tmp_path: Path) -> None:
+    a, b = make(tmp_path, "lang=de/a.jsonl", "lang=en/b.jsonl")
+    (other,) = make(tmp_path, "lang=en/notes.md")
+    inputs = find_inputs([str(tmp_path / "lang=*")])
+    assert (inputs.files, inputs.ignored) == ((a, b), (other,))
+
+
+def test_comments_of_lists_are_told_and_a_file_of_that_name_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path(), "#1 best.jsonl", "b.jsonl")
+    Path("inputs.txt").write_text("# what is read\r\n#1 best.jsonl\r\n#2 best.jsonl\r\nb.jsonl\r\n")
+    inputs = find_inputs(["@inputs.txt"])
+    assert inputs.files == (Path("#1 best.jsonl"), Path("b.jsonl"))
+    comments = ["inputs.txt:1: # what is read", "inputs.txt:3: #2 best.jsonl"]
+    assert inputs.report() == {"ignored_files": [], "comments_of_lists": comments}
+
+
 def test_a_list_names_inputs_one_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make(Path(), "b.jsonl", "folder/a.parquet.gz", "@odd.txt")
@@ -59,6 +114,9 @@ def test_links_to_nothing_and_pipes_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b.jsonl")
     with pytest.raises(Refused, match=r"a\.jsonl: is a link to nothing[^$]*b\.jsonl: is no plain file"):
         find_inputs([str(tmp_path)])
+    (tmp_path / "c.jsonl").symlink_to(".git/annex/objects/x/SHA256E-s1--4d.jsonl")
+    with pytest.raises(Refused, match="is a link to nothing\n.*git annex get"):
+        find_inputs([str(tmp_path / "c.jsonl")])
 
 
 def test_a_file_whose_name_has_pattern_characters_is_that_file(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,29 +66,80 @@ def test_members_one_after_the_other_are_one_stream(tmp_path: Path, ending: str)
     assert texts(path) == [f"document {i} \u00e9\n" for i in range(100)]
 
 
+def flipped(data: bytes) -> bytes:
+    """`data` with a bit of its checksum at the end turned over."""
+    return data[:-6] + bytes([data[-6] ^ 4]) + data[-5:]
+
+
 @pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
-@pytest.mark.parametrize("damage", ["cut", "second member cut", "second member damaged", "no such archive"])
-def test_a_damaged_archive_is_told_after_the_documents_before_the_damage(
+@pytest.mark.parametrize("damage", ["cut", "second member cut", "checksum"])
+def test_nothing_of_an_archive_with_a_wrong_end_is_used_and_all_its_lines_count_as_lost(
     tmp_path: Path, ending: str, damage: str
 ) -> None:
     compress = COMPRESSORS[ending]
+    if ending == ".zst" and damage == "checksum":
+        compress = partial(zstd.compress, options={zstd.CompressionParameter.checksum_flag: 1})
     content = {
         "cut": compress(LINES)[:-9],
         "second member cut": compress(LINES) + compress(LINES)[:-9],
-        "second member damaged": compress(LINES) + b"?" + compress(LINES),
-        "no such archive": LINES,
+        "checksum": flipped(compress(LINES)) if ending != ".zst" else compress(LINES)[:-1] + b"?",
     }[damage]
     path = tmp_path / f"a.jsonl{ending}"
     path.write_bytes(content)
-    *documents, last = read(path)
-    assert isinstance(last, BadRecord) and last.kind == "unreadable" and "cannot be read to its end" in last.reason
-    assert [document.text for document in documents if isinstance(document, Document)] == [
-        f"document {i % 100} \u00e9\n" for i in range(len(documents))
-    ]
-    assert len(documents) >= (100 if damage.startswith("second") else 0)
-    assert last.number == (len(documents) + 1 if documents else None)
+    (lost,) = read(path)
+    assert isinstance(lost, BadRecord) and (lost.number, lost.kind) == (None, "unreadable")
+    assert "cannot be read to its end" in lost.reason
+    least, most = {"cut": (1, 100), "second member cut": (100, 200), "checksum": (1, 101)}[damage]
+    assert least <= lost.records <= most
+    if lost.records > 1:
+        assert f"the {lost.records} lines before that are left out" in lost.reason
     with pytest.raises(Refused, match="cannot be read to its end"):
         list(documents_of([path], Reading(), BadRecords("stop", None)))
+    if lost.records > 1:
+        with pytest.raises(Refused, match=f"this is bad record {lost.records}, --max-bad allows 1"):
+            list(documents_of([path], Reading(), BadRecords("skip", 1)))
+
+
+def test_a_flipped_bit_that_only_the_checksum_finds_costs_the_archive(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    # Stored, not deflated: every byte decompresses.
+    whole = bytearray(gzip.compress(LINES, compresslevel=0))
+    whole[whole.index(b"document 7 ")] ^= 1
+    path.write_bytes(whole)
+    (lost,) = read(path)
+    assert isinstance(lost, BadRecord) and lost.records == 100 and "the 100 lines before that" in lost.reason
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
+@pytest.mark.parametrize("junk", [b"?", b"some words\n", LINES])
+def test_what_follows_a_whole_stream_and_is_none_costs_no_record_and_is_told(
+    tmp_path: Path, ending: str, junk: bytes
+) -> None:
+    compress = COMPRESSORS[ending]
+    for name, content, documents in ((".jsonl", LINES.rstrip(), 100), (".txt", b"words", 1)):
+        path = tmp_path / f"a{name}{ending}"
+        path.write_bytes(compress(content) + junk)
+        *found, last = read(path)
+        assert len(found) == documents and all(isinstance(record, Document) for record in found)
+        assert isinstance(last, BadRecord) and (last.number, last.records) == (None, 1)
+        assert f"ends with {len(junk):,} bytes that are no stream of {ending}" in last.reason
+    table = tmp_path / f"a.parquet{ending}"
+    parquet.write_table(pa.table({"text": ["one", "two"]}), tmp_path / "a.parquet")
+    table.write_bytes(compress((tmp_path / "a.parquet").read_bytes()) + junk)
+    assert [type(record) for record in read(table)] == [Document, Document, BadRecord]
+
+
+def test_a_disk_that_fails_is_no_damage_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet.gz"
+    parquet.write_table(pa.table({"text": ["one"]}), tmp_path / "a.parquet")
+    path.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("data_tools.streams.shutil.copyfileobj", full)
+    with pytest.raises(OSError, match="No space left"):
+        read(path)
 
 
 def test_an_odd_gzip_header_is_read(tmp_path: Path) -> None:
