@@ -33,7 +33,6 @@ def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
         *check_data(config),
         *check_engine(config),
         *check_observe(config, world_size),
-        *_resume(config),
     ]
 
 
@@ -123,8 +122,3 @@ def _tokenizer(config: RunConfig) -> Iterator[Problem]:
     if config.tokenizer.model is None and config.tokenizer.vocab_size is None:
         remedy = "set tokenizer.model (for training), or tokenizer.vocab_size (for a plan)"
         yield Problem("tokenizer.model", "neither it nor tokenizer.vocab_size is set", remedy)
-
-
-def _resume(config: RunConfig) -> Iterator[Problem]:
-    if not config.checkpoint.resume:
-        yield Problem("checkpoint.resume", "empty", "write auto, must, never or the path of a checkpoint")

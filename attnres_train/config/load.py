@@ -94,7 +94,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
     sifted = sift(document.data, keys, place)
     values = sifted.values | dict(flags.values)
     origins = {dotted: _origin(dotted, flags.values, sifted.values, place) for dotted in keys}
-    config, wrong, missing = build(values, keys, origins.__getitem__)
+    config, wrong, missing = build(values, keys, origins.__getitem__, flags.written)
 
     lost = {fault.key for fault in document.faults if fault.key}
     problems = [_fault_problem(fault, path, keys) for fault in document.faults] + sifted.problems

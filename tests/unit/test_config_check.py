@@ -178,7 +178,6 @@ def test_a_world_that_is_no_multiple_of_the_model_ranks_is_refused(tmp_path: Pat
         (flags(data__train="{a = -1, b = 2}"), "data.train", ("negative weight: a = -1", "0 or more")),
         (flags(data__train="{a = 0, b = 0.0}"), "data.train", ("no weight above 0 among 2",)),
         (flags(data__train="{}"), "data.train", ("no weight above 0 among 0",)),
-        (flags(checkpoint__resume=""), "checkpoint.resume", ("empty", "auto, must, never")),
         (flags(schedule__warmup_steps=21), "schedule.warmup_steps", ("21 steps", "steps = 20", "20 or less")),
         (flags(schedule__kind="wsd"), "schedule.decay_steps", ('kind = "wsd"', "decay_steps = 2")),
         (
