@@ -150,10 +150,10 @@ def _check(loaded: Loaded, options: argparse.Namespace) -> None:
 def _notes(loaded: Loaded) -> list[str]:
     """What is no problem and yet worth a line."""
     if loaded.config.data.train is None:
-        return ["enough for a plan; training also needs data.train"]
+        return [*loaded.notes, "enough for a plan; training also needs data.train"]
     from attnres_train.corpora import open_corpora  # imports numpy, which a plan can do without
 
-    return open_corpora(loaded.config).notes
+    return [*loaded.notes, *open_corpora(loaded.config).notes]
 
 
 def _show(found: dict[str, object], text: str, json_wanted: bool) -> None:

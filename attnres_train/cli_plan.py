@@ -49,7 +49,9 @@ def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[
         from attnres_train.plan.draw import draw_schedule  # imports matplotlib
 
         draw_schedule(loaded.config, planned, options.draw)
-    return as_json(planned), plan_text(planned, str(options.config))
+    notes = [f"  note: {note}" for note in loaded.notes]
+    text = "\n".join([plan_text(planned, str(options.config)), *([""] if notes else []), *notes])
+    return as_json(planned) | {"notes": list(loaded.notes)}, text
 
 
 def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:

@@ -171,7 +171,11 @@ def test_a_world_that_is_no_multiple_of_the_model_ranks_is_refused(tmp_path: Pat
         ),
         (flags(parallel__sequence="true"), "parallel.sequence", ("parallel.tensor = 1", "2 or more")),
         (flags(residual__block_size="none"), "residual.block_size", ('mode = "block"', "8 sublayers", "= 2")),
-        (flags(residual__mode="full"), "residual.block_size", ('mode = "full" has no blocks', '"none"')),
+        (
+            flags(residual__mode="full", residual__block_size=2),
+            "residual.block_size",
+            ('mode = "full" has no blocks', '"none"'),
+        ),
         (flags(parallel__virtual=2), "parallel.virtual", ("2, but parallel.pipeline = 1", "= 1")),
         (flags(tokenizer__vocab_size="none"), "tokenizer.model", ("neither", "tokenizer.vocab_size")),
         (flags(data__valid="v"), "data.valid", ("data.train is not", "remove")),
