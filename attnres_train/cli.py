@@ -21,6 +21,7 @@ from attnres_train.config.overrides import separate
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.entry import quietly
 from attnres_train.errors import ExitCode, Problem, Refused
+from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
 
 _DESCRIPTION = """\
@@ -149,10 +150,10 @@ def _check(loaded: Loaded, options: argparse.Namespace) -> None:
 def _notes(loaded: Loaded) -> list[str]:
     """What is no problem and yet worth a line."""
     if loaded.config.data.train is None:
-        return ["enough for a plan; training also needs data.train"]
+        return [*loaded.notes, "enough for a plan; training also needs data.train"]
     from attnres_train.corpora import open_corpora  # imports numpy, which a plan can do without
 
-    return open_corpora(loaded.config).notes
+    return [*loaded.notes, *open_corpora(loaded.config).notes]
 
 
 def _show(found: dict[str, object], text: str, json_wanted: bool) -> None:
@@ -211,11 +212,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     looks = "show what a run folder or a checkpoint holds, or which depth backend a configuration uses here"
     command = commands.add_parser("inspect", help=looks, epilog=_INSPECT, formatter_class=_Raw, allow_abbrev=False)
-    command.add_argument("path", metavar="RUN|CHECKPOINT|CONFIG.toml", type=Path)
+    command.add_argument("path", metavar="RUN|CHECKPOINT|CONFIG.toml", type=path_argument)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
     looks = "read every file of a checkpoint, or of each one of a run, against its checksum"
     command = commands.add_parser("verify", help=looks, formatter_class=_Raw, allow_abbrev=False)
-    command.add_argument("path", metavar="RUN|CHECKPOINT", type=Path)
+    command.add_argument("path", metavar="RUN|CHECKPOINT", type=path_argument)
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
     add_report_command(commands.add_parser)
     add_ablate_command(commands.add_parser)
@@ -235,7 +236,7 @@ def _add_configuration_command(commands: argparse._SubParsersAction[_Parser], na
         formatter_class=_Raw,
         allow_abbrev=False,
     )
-    command.add_argument("config", metavar="CONFIG.toml", type=Path)
+    command.add_argument("config", metavar="CONFIG.toml", type=path_argument)
     command.add_argument("--world", type=_ranks, metavar="N", help="ranks; default: one replica of the model")
     command.add_argument("--json", action="store_true", help=_JSON_HELP)
     return command

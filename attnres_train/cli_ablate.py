@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from attnres_train.ablate.grid import GRID_HELP, Grid, read_grid
 from attnres_train.errors import ExitCode, Refused, refuse
+from attnres_train.paths import path_argument
 
 ABLATE = f"""\
 Runs that differ in few keys, each in a folder of its own, and a report of what the difference makes. All
@@ -82,6 +82,6 @@ def add_ablate_command(add: Callable[..., argparse.ArgumentParser]) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     looks = "run a grid of configurations and compare them, with intervals over seeds"
     command = add("ablate", help=looks, epilog=ABLATE, formatter_class=raw, allow_abbrev=False)
-    command.add_argument("grid", metavar="GRID.toml", type=Path)
+    command.add_argument("grid", metavar="GRID.toml", type=path_argument)
     command.add_argument("--report-only", action="store_true", help="start nothing; report what is there")
     command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

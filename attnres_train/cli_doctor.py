@@ -10,6 +10,7 @@ from typing import Any
 from attnres_train.config.load import load_checked
 from attnres_train.launch.hostfile import Host, read_hostfile
 from attnres_train.launch.names import resolve_all
+from attnres_train.paths import path_argument
 
 DOCTOR = """\
 Versions, devices, links, clock and disk of this machine, and the speed of an all-reduce and of send and receive
@@ -54,12 +55,12 @@ def add_doctor_commands(add: Callable[..., argparse.ArgumentParser], ranks: Call
     raw = argparse.RawDescriptionHelpFormatter
     looks = "what this machine is, and how fast its ranks talk, beside what a step needs"
     command = add("doctor", help=looks, epilog=DOCTOR, formatter_class=raw, allow_abbrev=False)
-    command.add_argument("config", metavar="CONFIG.toml", type=Path, nargs="?")
+    command.add_argument("config", metavar="CONFIG.toml", type=path_argument, nargs="?")
     command.add_argument("--world", type=ranks, metavar="N", help="ranks; default: one replica of the model, or 2")
     command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     measures = "measure this machine at the configuration's shapes, and write its speeds there for `attnres plan`"
-    command.add_argument("--device-file", metavar="FILE", type=Path, help=measures)
+    command.add_argument("--device-file", metavar="FILE", type=path_argument, help=measures)
     looks = "hold a hostfile against its grammar, every fault with its line"
     command = add("hostfile", help=looks, epilog=HOSTFILE, formatter_class=raw, allow_abbrev=False)
-    command.add_argument("path", metavar="FILE", type=Path)
+    command.add_argument("path", metavar="FILE", type=path_argument)
     command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

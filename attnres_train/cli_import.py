@@ -16,6 +16,7 @@ from attnres_train.config.show import config_values
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
+from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
 from attnres_train.progress import TrainState
 
@@ -58,8 +59,9 @@ def add_import_command(add: Callable[..., argparse.ArgumentParser]) -> None:
     looks = "go on from a ZeRO checkpoint that DeepSpeed itself wrote"
     raw = argparse.RawDescriptionHelpFormatter
     command = add("import", help=looks, usage=_USAGE, epilog=IMPORT, formatter_class=raw, allow_abbrev=False)
-    command.add_argument("folder", metavar="DEEPSPEED_FOLDER", type=Path, help="what save_checkpoint was given")
-    command.add_argument("config", metavar="CONFIG.toml", type=Path)
+    given = "what save_checkpoint was given"
+    command.add_argument("folder", metavar="DEEPSPEED_FOLDER", type=path_argument, help=given)
+    command.add_argument("config", metavar="CONFIG.toml", type=path_argument)
     command.add_argument("--tag", help="which checkpoint; default: the one that the file `latest` names")
     samples = "where in the data to go on; default: the global_samples that DeepSpeed counted"
     command.add_argument("--samples", type=_count, metavar="N", help=samples)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from attnres_train.config.load import load, load_checked
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem, Refused
+from attnres_train.paths import path_argument
 from attnres_train.plan import as_json, plan
 from attnres_train.plan.advice_text import advice_json, advice_text
 from attnres_train.plan.advise import advise
@@ -28,7 +28,7 @@ def add_plan_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", metavar="NAME|FILE", help=device)
     share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
     command.add_argument("--efficiency", type=float, metavar="SHARE", help=share)
-    command.add_argument("--draw", type=Path, metavar="FILE.png", help="a picture of the schedule")
+    command.add_argument("--draw", type=path_argument, metavar="FILE.png", help="a picture of the schedule")
     ranks = "try every layout of --world N devices: the fastest, and why others are refused"
     command.add_argument("--advise", action="store_true", help=ranks)
 
@@ -49,7 +49,9 @@ def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[
         from attnres_train.plan.draw import draw_schedule  # imports matplotlib
 
         draw_schedule(loaded.config, planned, options.draw)
-    return as_json(planned), plan_text(planned, str(options.config))
+    notes = [f"  note: {note}" for note in loaded.notes]
+    text = "\n".join([plan_text(planned, str(options.config)), *([""] if notes else []), *notes])
+    return as_json(planned) | {"notes": list(loaded.notes)}, text
 
 
 def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:

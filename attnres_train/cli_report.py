@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
 
 REPORT = """\
@@ -38,7 +39,7 @@ def add_report_command(add: Callable[..., argparse.ArgumentParser]) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     looks = "make a page of one or several runs: curves, depth, what differs"
     command = add("report", help=looks, epilog=REPORT, formatter_class=raw, allow_abbrev=False)
-    command.add_argument("runs", metavar="RUN", type=Path, nargs="+")
+    command.add_argument("runs", metavar="RUN", type=path_argument, nargs="+")
     where = "default: RUN/report of one run, ./report of several"
-    command.add_argument("--output", type=Path, metavar="FOLDER", help=where)
+    command.add_argument("--output", type=path_argument, metavar="FOLDER", help=where)
     command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

@@ -31,9 +31,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 if [ -n "$steps" ]; then
-    # The file's schedule in the same proportions: an eighth of warm-up, three eighths of decay.
-    overrides=(--training.steps "$steps" --schedule.warmup_steps $((steps / 8))
-        --schedule.decay_steps $(((3 * steps + 7) / 8)) ${overrides[@]+"${overrides[@]}"})
+    overrides=(--training.steps "$steps" ${overrides[@]+"${overrides[@]}"})
 fi
 if [ "$ranks" -eq 1 ]; then
     overrides+=(--parallel.pipeline 1)

@@ -9,6 +9,7 @@
     sift.py        known keys from unknown ones
     names.py       the nearest known name of a misspelt one; what this version does not have
     build.py       types and ranges
+    give_way.py    what the command line leaves without meaning in the file, with unused.py
     check.py       rules between keys, with check_batch.py, check_schedule.py and nearest.py
     files.py       what the configuration names must exist
     resolve.py     what follows from a configuration: vocabulary, split, micro-batches, run folder

@@ -13,18 +13,29 @@ from attnres_train.config.keys import NONE_TEXT, Key
 from attnres_train.config.names import nearest_word
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem
+from attnres_train.paths import expanded
 
 
 def build(
-    values: Mapping[str, Any], keys: Mapping[str, Key], where: Callable[[str], str]
+    values: Mapping[str, Any],
+    keys: Mapping[str, Key],
+    where: Callable[[str], str],
+    written: Mapping[str, str] | None = None,
 ) -> tuple[RunConfig | None, list[Problem], list[str]]:
     """The configuration, the problems of values, and the required keys that are missing.
 
-    The configuration is None where there is either. The text "none" is None for every key that may be None.
+    The configuration is None where there is either. The text "none" is None for every key that may be None; other texts
+    are expanded as a shell does. `written` is what the command line said, by key.
     """
-    wanted = {
-        dotted: None if value == NONE_TEXT and keys[dotted].may_be_none else value for dotted, value in values.items()
-    }
+    wanted: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for dotted, value in values.items():
+        try:
+            wanted[dotted] = _meant(keys[dotted], value)
+        except ValueError as error:
+            remedy = "write it out, or set it where the run is launched" if value else f"write {keys[dotted].takes}"
+            problems.append(Problem(dotted, f"{show_value(value)} {error} ({where(dotted)})", remedy))
+    unreadable = values.keys() - wanted.keys()
     wrong = {dotted for dotted, value in wanted.items() if not _is_plain(value)}
     missing: list[str] = []
     config = None
@@ -38,10 +49,27 @@ def build(
             # Deeper than the key, it is an item of a list that is missing, not the key.
             if detail["type"] != "missing" or len(detail["loc"]) > len(dotted.split(".")):
                 wrong.add(dotted)
-            elif dotted not in wrong:
+            elif dotted not in wrong | unreadable:
                 missing.append(dotted)
-    problems = [_wrong_value(keys[dotted], values[dotted], where(dotted)) for dotted in values if dotted in wrong]
-    return (None if wrong else config), problems, missing
+    for dotted in (dotted for dotted in values if dotted in wrong):
+        value = values[dotted]
+        shown = show_value(value) if isinstance(value, str) else (written or {}).get(dotted, show_value(value))
+        problems.append(_wrong_value(keys[dotted], value, shown, where(dotted)))
+    return (None if problems else config), problems, missing
+
+
+def _meant(key: Key, value: Any) -> Any:
+    """`value` with "none" and the texts of a path read. Raises ValueError, in words, for a text that is none."""
+    if value == NONE_TEXT and key.may_be_none:
+        return None
+    if key.takes_text and isinstance(value, str):
+        return expanded(value)
+    if key.takes_text and isinstance(value, dict):
+        texts = {expanded(name) if name else name: inner for name, inner in value.items()}
+        if len(texts) < len(value):
+            raise ValueError("names the same path twice")
+        return texts
+    return value
 
 
 def _is_plain(value: Any) -> bool:
@@ -73,20 +101,22 @@ def _dotted(location: tuple[int | str, ...], keys: Mapping[str, Key]) -> str:
     return next(dotted for n in range(1, len(names) + 1) if (dotted := ".".join(names[:n])) in keys)
 
 
-def _wrong_value(key: Key, value: Any, where: str) -> Problem:
-    message = f"{show_value(value)} is not {key.takes} ({where})"
+def _wrong_value(key: Key, value: Any, shown: str, where: str) -> Problem:
+    message = f"{shown} is not {key.takes} ({where})"
     remedy = f"write {key.takes}"
     if isinstance(value, float) and not math.isfinite(value):
         message = f"{value} is not a finite number ({where})"
     elif isinstance(value, str):
         remedy = _remedy_for_text(key, value) or remedy
+    elif key.takes_text and not isinstance(value, list | dict):
+        remedy = "a text stands in double quotes"
     return Problem(key.dotted, message, remedy)
 
 
 def _remedy_for_text(key: Key, value: str) -> str | None:
     near = nearest_word(value, key.choices)
     if near:
-        return f'did you mean "{near}"?'
+        return f'write a list: ["{near}"]' if key.is_list else f'did you mean "{near}"?'
     unquoted = value.strip().replace("_", "")
     if unquoted.isdigit() and "an integer" in key.takes:
         return f"write it without quotes: {unquoted}"

@@ -13,7 +13,10 @@ from attnres_train.config.check_residual import check_residual
 from attnres_train.config.check_schedule import check_schedule
 from attnres_train.config.nearest import join_or, nearest_divisors, nearest_multiples
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.unused import Unused
 from attnres_train.errors import Problem
+
+_STAGES = ("parallel.pipeline", "parallel.virtual")
 
 
 def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
@@ -33,7 +36,6 @@ def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
         *check_data(config),
         *check_engine(config),
         *check_observe(config, world_size),
-        *_resume(config),
     ]
 
 
@@ -63,9 +65,8 @@ def _tensor(config: RunConfig) -> Iterator[Problem]:
         divided["training.sequence_length"] = config.training.sequence_length
         if tensor == 1:
             message = "true, but parallel.tensor = 1: there is no rank to share the sequence with"
-            yield Problem(
-                "parallel.sequence", message, "set parallel.tensor to 2 or more, or parallel.sequence = false"
-            )
+            remedy = "set parallel.tensor to 2 or more, or parallel.sequence = false"
+            yield Unused("parallel.sequence", message, remedy, made_by=("parallel.tensor",))
     broken = [f"{key} = {number}" for key, number in divided.items() if number % tensor]
     if broken:
         verb = "is no multiple" if len(broken) == 1 else "are no multiples"
@@ -78,14 +79,17 @@ def _grid(config: RunConfig) -> Iterator[Problem]:
     parallel = config.parallel
     if parallel.virtual > 1 and parallel.pipeline == 1:
         message = f"{parallel.virtual}, but parallel.pipeline = 1: chunks interleave over two ranks or more"
-        yield Problem("parallel.virtual", message, "set parallel.virtual = 1, or parallel.pipeline to 2 or more")
+        remedy = "set parallel.virtual = 1, or parallel.pipeline to 2 or more"
+        yield Unused("parallel.virtual", message, remedy, made_by=("parallel.pipeline",))
     group = parallel.micro_batch_group
     if group is not None and parallel.virtual == 1:
         message = f"{group}, but parallel.virtual = 1: groups take turns between the stages of a rank"
-        yield Problem("parallel.micro_batch_group", message, "remove it, or set parallel.virtual to 2 or more")
+        remedy = "remove it, or set parallel.virtual to 2 or more"
+        yield Unused("parallel.micro_batch_group", message, remedy, made_by=_STAGES)
     elif group is not None and group < parallel.pipeline:
         message = f"{group} is less than parallel.pipeline = {parallel.pipeline}: a group must fill the pipeline"
-        yield Problem("parallel.micro_batch_group", message, f"write {parallel.pipeline} or more, or remove it")
+        remedy = f"write {parallel.pipeline} or more, or remove it"
+        yield Unused("parallel.micro_batch_group", message, remedy, made_by=_STAGES)
     for key, degree in (("parallel.context", parallel.context), ("parallel.expert", parallel.expert)):
         if degree > 1:
             what = key.rpartition(".")[2]
@@ -105,7 +109,8 @@ def _stages(config: RunConfig) -> Iterator[Problem]:
         return
     if len(split) != stages:
         message = f"{len(split)} numbers, wanted {stages} ({grid})"
-        yield Problem("parallel.layers_per_stage", message, f"write {stages} numbers that sum to {layers}")
+        remedy = f"write {stages} numbers that sum to {layers}"
+        yield Unused("parallel.layers_per_stage", message, remedy, made_by=_STAGES)
     if min(split, default=0) < 0:
         message = f"{min(split)} layers on a stage"
         yield Problem("parallel.layers_per_stage", message, "write 0 or more for every stage")
@@ -116,15 +121,11 @@ def _stages(config: RunConfig) -> Iterator[Problem]:
     if sum(split) != layers:
         message = f"sum {sum(split)}, wanted {layers} (model.num_layers)"
         even = [layers // stages + (stage < layers % stages) for stage in range(stages)]
-        yield Problem("parallel.layers_per_stage", message, f"for instance {even}; or leave it out to balance")
+        remedy = f"for instance {even}; or leave it out to balance"
+        yield Unused("parallel.layers_per_stage", message, remedy, made_by=("model.num_layers", *_STAGES))
 
 
 def _tokenizer(config: RunConfig) -> Iterator[Problem]:
     if config.tokenizer.model is None and config.tokenizer.vocab_size is None:
         remedy = "set tokenizer.model (for training), or tokenizer.vocab_size (for a plan)"
         yield Problem("tokenizer.model", "neither it nor tokenizer.vocab_size is set", remedy)
-
-
-def _resume(config: RunConfig) -> Iterator[Problem]:
-    if not config.checkpoint.resume:
-        yield Problem("checkpoint.resume", "empty", "write auto, must, never or the path of a checkpoint")

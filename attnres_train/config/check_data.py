@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.unused import Unused
 from attnres_train.data.config import blend_weights
 from attnres_train.errors import Problem
 
@@ -17,11 +18,13 @@ def check_data(config: RunConfig) -> Iterator[Problem]:
     yield from check_weights(config)
     data, training = config.data, config.training
     if data.valid is not None and data.train is None:
-        yield Problem("data.valid", "set, but data.train is not", "set data.train, or remove data.valid")
+        message, remedy = "set, but data.train is not", "set data.train, or remove data.valid"
+        yield Unused("data.valid", message, remedy, made_by=("data.train",))
     every = training.eval_interval_steps
     if every is not None and data.train is not None and data.valid is None:
         message = f"{every}, but data.valid is not set: there is nothing to evaluate on"
-        yield Problem("training.eval_interval_steps", message, 'set data.valid, or remove it (or write "none")')
+        remedy = 'set data.valid, or remove it (or write "none")'
+        yield Unused("training.eval_interval_steps", message, remedy, made_by=("data.valid",))
     longest = _MOST_SAMPLES // training.global_batch_size
     if training.steps > longest:
         message = f"{training.steps} steps of {training.global_batch_size} samples are more than can be counted"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.unused import Unused
 from attnres_train.engine.config import DeepSpeedSection
 from attnres_train.errors import Problem
 
@@ -20,12 +21,13 @@ def check_engine(config: RunConfig) -> Iterator[Problem]:
         for name in changed:
             value = getattr(engine.deepspeed, name)
             message = f'{value}, but engine.kind = "megatron" does not read it'
-            yield Problem(f"engine.deepspeed.{name}", message, 'remove it, or write engine.kind = "deepspeed"')
+            remedy = 'remove it, or write engine.kind = "deepspeed"'
+            yield Unused(f"engine.deepspeed.{name}", message, remedy, made_by=("engine.kind",))
         return
     threshold = "param_persistence_threshold"
     if stage != 3 and getattr(engine.deepspeed, threshold) != getattr(DeepSpeedSection(), threshold):
         message = f"{getattr(engine.deepspeed, threshold)}, but {key} = {stage} does not read it"
-        yield Problem(f"engine.deepspeed.{threshold}", message, f"remove it, or write {key} = 3")
+        yield Unused(f"engine.deepspeed.{threshold}", message, f"remove it, or write {key} = 3", made_by=(key,))
     if stage == 0:
         message = (
             "0: without ZeRO DeepSpeed counts the gradients of the first pipeline stage alone in the norm that "

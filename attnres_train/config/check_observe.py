@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.unused import Unused
 from attnres_train.errors import Problem
 
 
@@ -15,7 +16,8 @@ def check_observe(config: RunConfig, world_size: int | None) -> Iterator[Problem
         first, last = observe.profile_steps
         if not 1 <= first <= last <= steps:
             message = f"{first} to {last} are no steps of 1 to training.steps = {steps}"
-            yield Problem("observe.profile_steps", message, "write the first and the last step, like [10, 12]")
+            remedy = "write the first and the last step, like [10, 12]"
+            yield Unused("observe.profile_steps", message, remedy, made_by=("training.steps",))
         if not observe.profile_ranks:
             message = "no rank, though observe.profile_steps asks for a trace"
             yield Problem("observe.profile_ranks", message, "write ranks, like [0], or leave observe.profile_steps out")

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from attnres_train.config.nearest import join_or, nearest_divisors
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.unused import Unused
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.errors import Problem
 
 _OF_ATTENTION = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
+_MODE = "residual.mode"
 _OF_GATED = ("gate", "gate_bias")
 _WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
 
@@ -21,7 +23,8 @@ def check_residual(config: RunConfig) -> Iterator[Problem]:
     yield from _of_other_modes(residual)
     if config.training.recompute == "block" and residual.mode in ("standard", "gated"):
         message = f'"block", but residual.mode = "{residual.mode}" has no blocks'
-        yield Problem("training.recompute", message, 'write recompute = "layer"')
+        remedy = 'write recompute = "layer"'
+        yield Unused("training.recompute", message, remedy, made_by=(_MODE,), instead="layer")
     if residual.mode not in ("full", "block"):
         return
     width, rank, heads = config.model.hidden_size, residual.key_rank, residual.heads
@@ -38,7 +41,7 @@ def check_residual(config: RunConfig) -> Iterator[Problem]:
     for name in _WITHOUT_MEANING.get(residual.weights, ()):
         if _is_set(residual, name):
             message = f'set, but residual.weights = "{residual.weights}" looks at no keys'
-            yield Problem(f"residual.{name}", message, f"remove residual.{name}")
+            yield Unused(f"residual.{name}", message, f"remove residual.{name}", made_by=("residual.weights",))
     if residual.changes_attention and residual.backend not in ("auto", "reference"):
         changed = ", ".join(f"residual.{name}" for name in _OF_ATTENTION if _is_set(residual, name))
         message = f'"{residual.backend}" computes the published attention alone, but {changed} ask for another'
@@ -62,7 +65,7 @@ def _of_other_modes(residual: ResidualConfig) -> Iterator[Problem]:
         if _is_set(residual, name) and name not in allowed[residual.mode]:
             modes = join_or([f'"{mode}"' for mode, names in allowed.items() if name in names])
             message = f'{getattr(residual, name)!r}, but residual.mode = "{residual.mode}" has no such option'
-            yield Problem(f"residual.{name}", message, f"remove it, or set residual.mode = {modes}")
+            yield Unused(f"residual.{name}", message, f"remove it, or set residual.mode = {modes}", made_by=(_MODE,))
 
 
 def _block_size(config: RunConfig) -> Iterator[Problem]:
@@ -74,4 +77,5 @@ def _block_size(config: RunConfig) -> Iterator[Problem]:
         yield Problem("residual.block_size", message, remedy)
     if mode != "block" and size is not None:
         message = f'{size}, but residual.mode = "{mode}" has no blocks to size'
-        yield Problem("residual.block_size", message, 'remove it (or write "none"), or set residual.mode = "block"')
+        remedy = 'remove it (or write "none"), or set residual.mode = "block"'
+        yield Unused("residual.block_size", message, remedy, made_by=(_MODE,))

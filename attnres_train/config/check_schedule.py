@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.unused import Unused
 from attnres_train.errors import Problem
 
 
 def check_schedule(config: RunConfig) -> list[Problem]:
     """Problems of `[schedule]` against `[optimizer]` and `training.steps`."""
     return [*_rates(config), *_warmup(config), *_decay(config), *_stop(config)]
+
+
+def schedule_fits(config: RunConfig) -> bool:
+    """Whether warm-up and, for `wsd`, decay find room in `training.steps`."""
+    schedule = config.schedule
+    decay = schedule.decay_steps or 0 if schedule.kind == "wsd" else 0
+    return schedule.warmup_steps + decay <= config.training.steps
 
 
 def _rates(config: RunConfig) -> Iterator[Problem]:
@@ -41,7 +49,8 @@ def _decay(config: RunConfig) -> Iterator[Problem]:
             yield Problem(key, message, f"write {longest} or less" if longest else "shorten the warm-up")
     elif decay is not None and schedule.kind == "constant":
         message = f'{decay}, but schedule.kind = "constant" never decays'
-        yield Problem(key, message, 'remove it (or write "none"), or choose "cosine" or "wsd"')
+        remedy = 'remove it (or write "none"), or choose "cosine" or "wsd"'
+        yield Unused(key, message, remedy, made_by=("schedule.kind",))
     elif decay is not None and decay <= warmup and warmup > 0:
         message = f"{decay} is the step at which the cosine ends, but the warm-up takes {warmup} steps"
         yield Problem(key, message, f"write more than {warmup}, or leave it out to decay until step {steps}")
@@ -51,4 +60,5 @@ def _stop(config: RunConfig) -> Iterator[Problem]:
     stop, steps = config.training.stop_after_steps, config.training.steps
     if stop is not None and stop > steps:
         message = f"{stop} is after the last step, training.steps = {steps}"
-        yield Problem("training.stop_after_steps", message, 'write less, or remove it (or write "none")')
+        remedy = 'write less, or remove it (or write "none")'
+        yield Unused("training.stop_after_steps", message, remedy, made_by=("training.steps",))

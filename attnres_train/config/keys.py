@@ -26,8 +26,11 @@ class Key:
     may_be_none: bool
     takes: str
     """What may be written, in words: `an integer of at least 1`."""
+    takes_text: bool
+    """Whether any text is a value: then what a command line says is taken as it is written."""
     choices: tuple[str, ...]
-    """The words it takes, where it takes nothing else."""
+    """The words it takes, or a list of them, where it takes nothing else."""
+    is_list: bool
     help: str
 
     @property
@@ -62,7 +65,8 @@ def _keys_of(cls: Any, prefix: str) -> list[Key]:
 def _key(dotted: str, field: FieldInfo) -> Key:
     options = _options(field.annotation)
     wanted = [option for option in options if option is not type(None)]
-    literals = [option for option in wanted if get_origin(option) is Literal]
+    items = [item for option in wanted if get_origin(option) is tuple for item in get_args(option)]
+    literals = [option for option in (*wanted, *items) if get_origin(option) is Literal]
     may_be_none = len(wanted) < len(options)
     required = field.is_required()
     return Key(
@@ -71,6 +75,8 @@ def _key(dotted: str, field: FieldInfo) -> Key:
         default=None if required else field.default,
         may_be_none=may_be_none,
         takes=", or ".join(_words(option, field) for option in wanted) + (f', or "{NONE_TEXT}"' if may_be_none else ""),
+        takes_text=str in wanted,
+        is_list=bool(items),
         choices=tuple(word for literal in literals for word in get_args(literal)),
         help=" ".join((field.description or "").split()),
     )
@@ -88,8 +94,9 @@ def _words(annotation: Any, field: FieldInfo) -> str:
         return quoted[0] if len(quoted) == 1 else "one of " + ", ".join(quoted)
     if origin is tuple:
         items = get_args(annotation)
-        number = "" if Ellipsis in items else f"{len(items)} "
-        return f"a list of {number}{'texts' if str in items else 'integers'}"
+        if get_origin(items[0]) is Literal:
+            return "a list of " + ", ".join(f'"{word}"' for word in get_args(items[0]))
+        return f"a list of {'' if Ellipsis in items else f'{len(items)} '}integers"
     if origin is dict:
         return "a table {text = number}"
     if annotation is int:

@@ -8,22 +8,20 @@ Nothing stops at the first fault: `Refused` carries every problem that can be to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from attnres_train.config.build import build
 from attnres_train.config.check import check
 from attnres_train.config.files import check_files, check_needed_for_training
+from attnres_train.config.give_way import COMMAND_LINE, DEFAULT, Settled, give_way
 from attnres_train.config.keys import Key, all_keys
 from attnres_train.config.locate import Document, Fault, read_document
 from attnres_train.config.overrides import parse_overrides
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.sift import sift
 from attnres_train.errors import Problem, Refused
-
-COMMAND_LINE = "command line"
-DEFAULT = "default"
 
 Purpose = Literal["plan", "check", "train"]
 """`plan`: only the configuration file need exist. `check`: files that it names must, too. `train`: and it
@@ -32,11 +30,13 @@ must name data."""
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration and the origin of every dotted key: `default`, `FILE:LINE` or `command line`."""
+    """A configuration and the origin of every dotted key: `default`, `FILE:LINE` or `command line`; `notes` tell each
+    value of the file that gave way to the command line, in words."""
 
     path: Path
     config: RunConfig
     origins: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class Reading:
     problems: tuple[Problem, ...]
     meant: frozenset[str]
     """Keys that unknown names were likely meant for; what is said of these is an echo."""
+    hidden: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the file that the command line replaced."""
+
+    def settled(self, world_size: int | None) -> Settled:
+        """What is configured once the file has given way; `config` must be there."""
+        assert self.config is not None
+        return give_way(self.config, self.origins, self.hidden, all_keys(), lambda config: check(config, world_size))
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
@@ -58,7 +65,8 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     reading = read(path, overrides)
     if reading.problems or reading.config is None:
         raise Refused(reading.problems)
-    return Loaded(Path(path), reading.config, reading.origins)
+    settled = reading.settled(None)
+    return Loaded(Path(path), settled.config, settled.origins, settled.notes)
 
 
 def load_checked(
@@ -72,14 +80,16 @@ def load_checked(
     """
     reading = read(path, overrides)
     problems = list(reading.problems)
-    if reading.config is not None:
-        found = check(reading.config, world_size)
-        found += check_files(reading.config, path) if purpose != "plan" else []
-        found += check_needed_for_training(reading.config) if purpose == "train" else []
-        problems += [_placed(problem, reading.origins) for problem in found if problem.key not in reading.meant]
-    if problems or reading.config is None:
+    if reading.config is None:
         raise Refused(problems)
-    return Loaded(Path(path), reading.config, reading.origins)
+    settled = reading.settled(world_size)
+    found = check(settled.config, world_size)
+    found += check_files(settled.config, path) if purpose != "plan" else []
+    found += check_needed_for_training(settled.config) if purpose == "train" else []
+    problems += [_placed(problem, settled.origins) for problem in found if problem.key not in reading.meant]
+    if problems:
+        raise Refused(problems)
+    return Loaded(Path(path), settled.config, settled.origins, settled.notes)
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
@@ -94,7 +104,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
     sifted = sift(document.data, keys, place)
     values = sifted.values | dict(flags.values)
     origins = {dotted: _origin(dotted, flags.values, sifted.values, place) for dotted in keys}
-    config, wrong, missing = build(values, keys, origins.__getitem__)
+    config, wrong, missing = build(values, keys, origins.__getitem__, flags.written)
 
     lost = {fault.key for fault in document.faults if fault.key}
     problems = [_fault_problem(fault, path, keys) for fault in document.faults] + sifted.problems
@@ -102,7 +112,8 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
     problems += [_missing(keys[dotted], path) for dotted in missing if dotted not in sifted.meant | lost]
     if any(fault.hides_value for fault in document.faults):
         config = None
-    return Reading(config, origins, tuple(problems), frozenset(sifted.meant))
+    hidden = {dotted: value for dotted, value in sifted.values.items() if dotted in flags.values}
+    return Reading(config, origins, tuple(problems), frozenset(sifted.meant), hidden)
 
 
 def _file_text(path: Path) -> str | Problem:

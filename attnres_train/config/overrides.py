@@ -8,15 +8,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnres_train.config.keys import Key
 from attnres_train.config.names import unknown_key
 from attnres_train.errors import Problem
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the flags set, by dotted name, and what could not be read of them."""
+    """What the flags set, by dotted name, as values and as they were written, and what could not be read of them."""
 
     values: Mapping[str, Any]
+    written: Mapping[str, str]
     problems: tuple[Problem, ...]
 
 
@@ -44,12 +46,14 @@ def separate(arguments: Sequence[str], own_flags: Collection[str]) -> tuple[list
     return own, overrides
 
 
-def parse_overrides(arguments: Sequence[str], known: Collection[str]) -> Overrides:
-    """Read the flags of `separate`; `known` are the dotted names there are.
+def parse_overrides(arguments: Sequence[str], known: Mapping[str, Key]) -> Overrides:
+    """Read the flags of `separate`; `known` are the keys there are.
 
-    A value is read as TOML writes it (`true`, `3e-4`, `[3, 4]`, `{a = 0.5}`), else as the text it is.
+    A value is read as TOML writes it (`true`, `3e-4`, `[3, 4]`, `{a = 0.5}`), else as the text it is. A key that takes
+    a text takes what was written: of TOML only quotes mean something there, and brackets where it takes a table, too.
     """
     values: dict[str, Any] = {}
+    written: dict[str, str] = {}
     problems: list[Problem] = []
     position = 0
     while position < len(arguments):
@@ -61,10 +65,17 @@ def parse_overrides(arguments: Sequence[str], known: Collection[str]) -> Overrid
             position += 1
         problem = _flag_problem(flag, has_value, values, known)
         if problem is None:
-            values[flag[2:]] = override_value(text)
+            key = known[flag[2:]]
+            values[key.dotted], written[key.dotted] = _value_of(key, text), text
         else:
             problems.append(problem)
-    return Overrides(values, tuple(problems))
+    return Overrides(values, written, tuple(problems))
+
+
+def _value_of(key: Key, text: str) -> Any:
+    value = override_value(text)
+    of_toml: Any = str | dict | list if "a table" in key.takes else str
+    return text if key.takes_text and not isinstance(value, of_toml) else value
 
 
 def override_value(text: str) -> Any:

@@ -28,7 +28,8 @@ class OptimizerConfig:
 @section
 class ScheduleConfig:
     kind: Literal["cosine", "wsd", "constant"] = "cosine"
-    """Shape after the warm-up: cosine decay; warm-up, stable, decay; or constant."""
+    """Shape after the warm-up: cosine decay; warm-up, stable, decay; or constant. Rates count steps, not samples:
+    another batch size leaves them at their steps."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
     decay_steps: int | None = Field(default=None, ge=1)

@@ -53,6 +53,8 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
     _announce(config, grid, split, vocabulary, corpora, backend)
+    for note in loaded.notes:
+        log.info(note)
     padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
     peak = _peak(grid, training.precision)
     batches = BatchLoader(

@@ -71,14 +71,19 @@ def test_an_unquoted_size_with_a_unit_is_named_with_line_and_remedy(tmp_path: Pa
         ("--optimizer.learning_rate=nan", "nan is not a finite number"),
         ("--optimizer.learning_rate=-inf", "-inf is not a finite number"),
         ("--parallel.sequence=1", "1 is not true or false"),
-        ("--tokenizer.model=3", '3 is not a text, or "none"'),
         ("--parallel.layers_per_stage=[1, 2.5]", '[1, 2.5] is not a list of integers, or "none"'),
         ("--observe.profile_steps=[3]", '[3] is not a list of 2 integers, or "none"'),
         ("--observe.profile_steps=[]", '[] is not a list of 2 integers, or "none"'),
         ("--observe.profile_steps=[3, 4, 5]", '[3, 4, 5] is not a list of 2 integers, or "none"'),
         ("--data.train=[1]", '[1] is not a text, or a table {text = number}, or "none"'),
-        ('--data.train={a = "x"}', '{"a": "x"} is not a text, or a table {text = number}, or "none"'),
+        ('--data.train={a = "x"}', '{a = "x"} is not a text, or a table {text = number}, or "none"'),
         ("--data.train={a = inf}", "is not a text, or a table"),
+        ("--model.num_layers=2026-11-29", '2026-11-29" is not an integer of at least 1'),
+        (
+            "--checkpoint.allow=[3]",
+            '[3] is not a list of "missing", "extra", "moments", "settings", "data", "tokenizer"',
+        ),
+        ("--parallel.sequence=1_1", "1_1 is not true or false"),
         ("--model.num_layers=none", '"none" is not an integer of at least 1'),
     ],
 )
@@ -95,6 +100,7 @@ def test_a_wrong_value_says_what_was_written_and_what_is_taken(tmp_path: Path, f
         ('--model.num_layers="12"', "write it without quotes: 12"),
         ("--residual.mode=blok", 'did you mean "block"?'),
         ("--training.precision=b16", 'did you mean "bf16"?'),
+        ("--checkpoint.allow=dat", 'write a list: ["data"]'),
     ],
 )
 def test_the_remedy_of_a_wrong_text_is_as_near_as_can_be(tmp_path: Path, flag: str, remedy: str) -> None:
