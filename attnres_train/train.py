@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from attnres_train.errors import ExitCode, Refused, refuse
+from attnres_train.launch.gate import leave
 from attnres_train.launch.record import JOB, End, Record
 from attnres_train.launch.twice import refuse_lonely_rank
 from attnres_train.observe.presence import Presence
@@ -49,7 +50,7 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
     from attnres_train.config.load import load_checked
     from attnres_train.config.resolve import run_folder
     from attnres_train.corpora import open_corpora
-    from attnres_train.observe.console import log_file, start_logging
+    from attnres_train.observe.console import CONSOLE, log_file, start_logging
 
     try:
         refuse_lonely_rank(os.environ)
@@ -61,7 +62,11 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         start_logging(folder, rank)
         presence.enter(log_file(folder, rank), loaded.config.parallel.timeout_seconds)
         # Only now: importing torch and megatron-core takes seconds, and their warnings belong in the log.
-        from attnres_train.trainer.run import run
+        logging.getLogger(CONSOLE).info(f"{world_size} ranks load torch and megatron-core; logs in {folder}/logs")
+        from attnres_train.parallel.light_imports import light_imports
+
+        with light_imports():
+            from attnres_train.trainer.run import run
 
         code = run(loaded, folder, corpora, stop, presence)
         presence.end("done" if code is ExitCode.DONE else "stopped")
@@ -124,4 +129,4 @@ def _arguments(arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

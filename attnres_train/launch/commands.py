@@ -54,10 +54,17 @@ def command(launch: Launch) -> list[str]:
     return _deepspeed(launch)
 
 
+def gated(words: Sequence[str], told: str) -> list[str]:
+    """A `command` that imports at once, waits for a line by standard input, and says its own words in file `told`."""
+    python, module_flag, module, *rest = words
+    return [python, module_flag, "attnres_train.launch.gate", told, module, *rest]
+
+
 def _torchrun(launch: Launch) -> list[str]:
     words = [sys.executable, "-m", "torch.distributed.run"]
     if launch.master is None:
-        words += ["--standalone", "--nproc-per-node", str(launch.ranks)]
+        # Ranks meet here by address: torchrun would tell them this machine's own name, which need not resolve.
+        words += ["--standalone", "--nproc-per-node", str(launch.ranks), "--local-addr", "127.0.0.1"]
     else:
         words += ["--nnodes", str(launch.nodes), "--node-rank", str(launch.node_rank)]
         words += ["--nproc-per-node", str(launch.ranks)]

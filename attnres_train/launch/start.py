@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -80,9 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_shown(launch))
             return ExitCode.DONE
         refuse_double_launch(os.environ, launch)
-        _check(launch, sum(host.slots for host in hosts) or launch.nodes * launch.ranks)
-        with job_folder() as folder:
-            return _launch(launch, hosts, options.join_seconds, folder, stop)
+        total = sum(host.slots for host in hosts) or launch.nodes * launch.ranks
+        where = "this machine" if launch.nodes == 1 else f"{launch.nodes} nodes"
+        _say(f"{launch.arguments[0]}, ranks on {where}: {total}; checking it, while {launch.launcher} loads")
+        with job_folder() as folder, _check(launch, total) as check:
+            return _launch(launch, hosts, options.join_seconds, folder, check, stop)
     except Checked as checked:
         return int(checked.args[0])
     except Refused as refusal:
@@ -93,19 +96,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.STOPPED_ON_SIGNAL
 
 
-def _check(launch: Launch, world_size: int) -> None:
-    """Hold the configuration against every rule, before a node waits for another."""
+@contextmanager
+def _check(launch: Launch, world_size: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds the configuration against every rule, and says itself what is wrong."""
     config, *overrides = launch.arguments
     words = [sys.executable, "-m", "attnres_train.cli", "check", config, "--world", str(world_size), *overrides]
-    code = subprocess.run(words, stdout=subprocess.DEVNULL).returncode
-    if code != 0:
+    check = subprocess.Popen(words, stdout=subprocess.DEVNULL, preexec_fn=end_with_parent)
+    try:
+        yield check
+    finally:
+        check.kill()
+        check.wait()
+
+
+def _await(check: subprocess.Popen[bytes]) -> None:
+    if (code := check.wait()) != 0:
         raise Checked(code)
 
 
-def _launch(launch: Launch, hosts: Sequence[Host], join_seconds: float, folder: Path, stop: Stop) -> int:
+def _launch(
+    launch: Launch, hosts: Sequence[Host], join_seconds: float, folder: Path, check: subprocess.Popen[bytes], stop: Stop
+) -> int:
     interface = None
     first = sum(host.slots for host in hosts[: launch.node_rank])
     total = sum(host.slots for host in hosts) or launch.ranks
+    if launch.nodes > 1:  # before a node waits for another
+        _await(check)
     if launch.master is not None:
         if "KUBERNETES_SERVICE_HOST" in os.environ:  # the name of a pod is known a little after the pod
             wait_for_name(launch.master.host, join_seconds)
@@ -124,12 +140,17 @@ def _launch(launch: Launch, hosts: Sequence[Host], join_seconds: float, folder: 
         _forward(environment, folder)
         remote = _run_folder(launch) / "ranks"
     direct = launch.launcher == "deepspeed" and not launch.pdsh
-    job = Job(command(launch), environment, folder, local, direct=direct, remote=remote)
-    stop.job = job
-    verdict = job.run()
+    with Job(command(launch), environment, folder, local, direct=direct, remote=remote) as job:
+        _await(check)
+        stop.job = job
+        verdict = job.run()
     for line in verdict.lines:
         print(line, file=sys.stderr)
     return verdict.code
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _run_folder(launch: Launch) -> Path:

@@ -19,12 +19,16 @@ _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
 _CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)\s*$")
 _TORCHRUN = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
 _DEEPSPEED = re.compile(r"exits with return code = (-\d+)")
+_OWN_WORD = re.compile(r"(\S+: )?\[[-\d :,]+\] \[[A-Z]+\] \[(launch|runner|multinode_runner)\.py:")
+"""How a line of DeepSpeed's launchers begins, also of one on another host."""
 
 
 class Verdict(NamedTuple):
     code: ExitCode
     lines: list[str]
     """What is said last; the cause comes first. Empty where nothing needs to be said."""
+    unexplained: bool = False
+    """No rank says why: what the launcher itself has said may."""
 
 
 @dataclass
@@ -56,6 +60,11 @@ class LauncherWords:
         if pid is not None and pid in self.by_pid:
             return self.by_pid[pid]
         return self.by_rank.get(rank, self.any_signal)
+
+
+def is_own_word(line: str) -> bool:
+    """Whether `line`, between those of the ranks, is DeepSpeed's launcher's own. torchrun's come apart from them."""
+    return _OWN_WORD.match(line) is not None
 
 
 def killed_in_words(code: int | None) -> str:
@@ -136,7 +145,7 @@ def judge(
         return Verdict(ExitCode.FAILED, _saved_without_launcher(mine, launcher_code))
     if all_stopped or (asked and not begun and set(ends) <= harmless):
         return Verdict(ExitCode.STOPPED_ON_SIGNAL, ["stopped on a signal (exit code 3)"])
-    return Verdict(ExitCode.FAILED, _failure(cause, records, local, launcher_code))
+    return Verdict(ExitCode.FAILED, _failure(cause, records, local, launcher_code), unexplained=cause is None)
 
 
 def _saved_without_launcher(mine: Sequence[Record], code: int) -> list[str]:

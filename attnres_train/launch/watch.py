@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from attnres_train.launch.commands import gated
 from attnres_train.launch.process import alive, end_with_parent, is_stopped, job_processes, send
 from attnres_train.launch.record import (
     FAILURES,
@@ -32,6 +33,7 @@ from attnres_train.launch.verdict import (
     LauncherWords,
     Verdict,
     first_cause,
+    is_own_word,
     judge,
     killed_launcher,
     silent_ends,
@@ -49,7 +51,10 @@ SECONDS_FOR_OTHER_NODES = 5.0
 
 
 class Job:
-    """`command` as the launcher of the ranks `local`; `job` is the folder of their records."""
+    """`command` as the launcher of the ranks `local`; `job` is the folder of their records.
+
+    The launcher imports from now on; it begins with `run`, or is ended with the context of this object.
+    """
 
     def __init__(
         self,
@@ -68,9 +73,11 @@ class Job:
         self.began = time.time()
         self.asked = False
         self.words = LauncherWords.none()
+        self._told = job / "launcher.log"
+        self._lock = threading.Lock()
         self.launcher = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
-            preexec_fn=end_with_parent,
+            gated(command, str(self._told)), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, preexec_fn=end_with_parent,
         )  # fmt: skip
         assert self.launcher.stdout is not None and self.launcher.stderr is not None
         pipes = ((self.launcher.stdout, sys.stdout), (self.launcher.stderr, sys.stderr))
@@ -82,6 +89,14 @@ class Job:
         self._failed_at: float | None = None
         self._asked_others_at = time.monotonic()
         self._asked_at: float | None = None
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self.launcher.poll() is None:
+            self.launcher.kill()
+            self.launcher.wait()
 
     def stop(self) -> None:
         """Ask the ranks to save and end; once."""
@@ -96,19 +111,36 @@ class Job:
             send([self.launcher.pid], signal.SIGTERM)
 
     def run(self) -> Verdict:
-        """Wait for the end of every process, or bring it about; then judge."""
+        """Let the launcher begin and wait for the end of every process, or bring it about; then judge."""
+        assert self.launcher.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self.launcher.stdin as gate:
+            gate.write(b"begin\n")
         while self.launcher.poll() is None or job_processes(self.job):
             self._look()
             time.sleep(POLL_SECONDS)
         for pump in self._pumps:
             pump.join(timeout=2)
+        words = self._told.read_text(encoding="utf-8", errors="replace") if self._told.exists() else ""
+        for line in words.splitlines():
+            self.words.hear(line)
         records = self._records()
         code = self.launcher.returncode
         deadline = time.monotonic() + SECONDS_FOR_OTHER_NODES
         while _waits_for_others(records, self.local, code) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             records = self._records()
-        return judge(records, self.local, code, self.asked, any(sign.exists() for sign in self._signs(records)))
+        verdict = judge(records, self.local, code, self.asked, any(sign.exists() for sign in self._signs(records)))
+        self._keep(words, records, verdict)
+        return verdict
+
+    def _keep(self, words: str, records: Mapping[int, Record], verdict: Verdict) -> None:
+        """What the launcher itself said: into the folder of the logs, and to the terminal where no rank says more."""
+        if verdict.unexplained:
+            print(words, end="", file=sys.stderr)
+        logs = [Path(record.log).parent for record in records.values() if record.log]
+        if words and logs and self.local:
+            with contextlib.suppress(OSError), open(logs[0] / f"launcher-{min(self.local):04d}.log", "a") as log:
+                log.write(words)
 
     def _read(self) -> dict[int, Record]:
         """The records of the ranks that this launcher has started."""
@@ -196,14 +228,23 @@ class Job:
             write_record(record, folder)
 
     def _pump(self, source: IO[bytes], sink: IO[str]) -> None:
-        """Pass on what the launcher and the ranks say, and listen."""
+        """Pass on, line by line, what the ranks say, and listen to what their launcher says between it."""
         rest = b""
         while piece := os.read(source.fileno(), 65536):
-            with contextlib.suppress(OSError, ValueError):
-                os.write(sink.fileno(), piece)
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                self.words.hear(line.decode(errors="replace"))
+                self._pass_on(line + b"\n", sink)
+        self._pass_on(rest, sink)
+
+    def _pass_on(self, line: bytes, sink: IO[str]) -> None:
+        text = line.decode(errors="replace")
+        if is_own_word(text):
+            with self._lock, contextlib.suppress(OSError), open(self._told, "a", encoding="utf-8") as told:
+                told.write(text)
+            return
+        self.words.hear(text)
+        with contextlib.suppress(OSError, ValueError):
+            os.write(sink.fileno(), line)
 
 
 def _waits_for_others(records: Mapping[int, Record], local: Collection[int], launcher_code: int) -> bool:

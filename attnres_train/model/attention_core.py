@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 
 from attnres_train.model.documents import Documents
 
@@ -66,6 +65,8 @@ def attend_inside(
     """
     grouped = key_PGK.shape[1] != query_PHK.shape[1]
     if has_varlen_kernel(query_PHK):
+        from torch.nn.attention.varlen import varlen_attn  # loads torch's compiler, which nothing else here needs
+
         bounds, longest = documents.bounds, documents.longest
         # A window of (-1, 0): everything before, nothing after.
         options: dict[str, Any] = {"scale": scale, "window_size": (-1, 0), "enable_gqa": grouped}
