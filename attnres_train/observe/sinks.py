@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.record_lines import record_of
+from attnres_train.strict_json import dumps
 
 log = logging.getLogger(CONSOLE)
 LEAST_FREE_BYTES = 1 << 20
@@ -41,7 +41,7 @@ class JsonlSink:
         self._cut = False
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        line = json.dumps({"step": step, **values}) + "\n"
+        line = dumps({"step": step, **values}) + "\n"
         # What a full disk has cut short gets a line of its own, which readers pass over.
         data, self._cut = ("\n" * self._cut + line).encode(), True
         write_whole(self._file, data)
