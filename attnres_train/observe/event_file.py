@@ -12,12 +12,12 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from io import RawIOBase
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.observe.sinks import refuse_full_disk, write_whole
+from attnres_train.observe.kept_file import Gone, KeptFile
+from attnres_train.observe.sinks import refuse_full_disk
 from attnres_train.observe.tags import describe
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class EventFile:
 
     def __init__(self, folder: Path, step: int):
         self._folder = folder
-        self._file: RawIOBase | None = None
+        self._file: KeptFile | None = None
         self._first_step: int | None = step + 1
         self._described: set[str] = set()
         self._open()
@@ -77,7 +77,7 @@ class EventFile:
         # Without the class of its data, TensorBoard's fast server would drop the words.
         return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])
 
-    def _open(self) -> RawIOBase:
+    def _open(self) -> KeptFile:
         """A new file: the first that succeeds says where this run begins, and readers drop all from there on."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
@@ -95,35 +95,28 @@ class EventFile:
             raise
         return self._file
 
-    def _new_file(self) -> tuple[Path, RawIOBase]:
+    def _new_file(self) -> tuple[Path, KeptFile]:
         stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
         for number in count():
             path = self._folder / f"{stem}.{number}"
             with suppress(FileExistsError):
-                return path, open(path, "xb", buffering=0)
+                return path, KeptFile(path, new=True)
         raise AssertionError("numbers do not end")
 
     def _add(self, step: int, **content: Any) -> None:
         self._append(self._file or self._open(), step, **content)
 
-    def _append(self, file: RawIOBase, step: int, **content: Any) -> None:
+    def _append(self, file: KeptFile, step: int, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         event = Event(wall_time=time.time(), step=step, **content)
         try:
-            RecordWriter(_Whole(file)).write(event.SerializeToString())
-        except OSError:
+            RecordWriter(file).write(event.SerializeToString())
+        except OSError as error:
             self._file = None
-            file.close()
+            if isinstance(error, Gone):
+                self._described.clear()  # with the file that had the words
+            with suppress(Gone):
+                file.close()
             raise
-
-
-class _Whole:
-    """A raw file as the library's writer wants it."""
-
-    def __init__(self, file: RawIOBase):
-        self._file = file
-
-    def write(self, data: bytes) -> None:
-        write_whole(self._file, data)
