@@ -8,20 +8,24 @@ one event. Records and their checksums are the library's (`tensorboard.summary.w
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnres_train.observe.kept_file import Gone, KeptFile
 from attnres_train.observe.sinks import refuse_full_disk
-from attnres_train.observe.tags import describe
+from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, describe, in_tensorboard
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+
+_SECOND = re.compile(r"events\.out\.tfevents\.(\d+)\.")
+_BLOCK_BYTES, _MOST_BLOCKS = 1 << 20, 64
+_OF_DEPTH = re.compile(rf"(z-)?depth/(?:{'|'.join(DEPTH_DESCRIPTIONS)})".encode())
 
 
 class EventFile:
@@ -37,6 +41,7 @@ class EventFile:
         self._file: KeptFile | None = None
         self._first_step: int | None = step + 1
         self._described: set[str] = set()
+        self._name: Callable[[str], str] = str if step and names_depth_plainly(folder) else in_tensorboard
         self._open()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
@@ -46,7 +51,7 @@ class EventFile:
         curves = {tag: value for tag, value in values.items() if "/" in tag}
         if curves:
             of_step = [
-                Summary.Value(tag=tag, simple_value=value, metadata=self._words(tag, "scalars"))
+                Summary.Value(tag=self._name(tag), simple_value=value, metadata=self._words(tag, "scalars"))
                 for tag, value in curves.items()
             ]
             self._add(step, summary=Summary(value=of_step))
@@ -58,7 +63,7 @@ class EventFile:
 
         width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of PNG's IHDR
         image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
-        value = Summary.Value(tag=tag, image=image, metadata=self._words(tag, "images"))
+        value = Summary.Value(tag=self._name(tag), image=image, metadata=self._words(tag, "images"))
         self._add(step, summary=Summary(value=[value]))
         self._described.add(tag)
 
@@ -96,12 +101,11 @@ class EventFile:
         return self._file
 
     def _new_file(self) -> tuple[Path, KeptFile]:
-        stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        for number in count():
-            path = self._folder / f"{stem}.{number}"
-            with suppress(FileExistsError):
-                return path, KeptFile(path, new=True)
-        raise AssertionError("numbers do not end")
+        """Readers take files by name, as if by time: that of a machine whose clock is behind must not come first."""
+        before = [int(found[1]) for path in self._folder.iterdir() if (found := _SECOND.match(path.name))]
+        second = max([int(time.time()), *(one + 1 for one in before)])
+        path = self._folder / f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}.0"
+        return path, KeptFile(path, new=True)
 
     def _add(self, step: int, **content: Any) -> None:
         self._append(self._file or self._open(), step, **content)
@@ -120,3 +124,20 @@ class EventFile:
             with suppress(Gone):
                 file.close()
             raise
+
+
+def names_depth_plainly(folder: Path) -> bool:
+    """Whether the event files in `folder` have `depth/...` under that very name, as those of earlier versions do: such
+    a run goes on with it, for what is written cannot be renamed, and two sets of half curves would help nobody.
+
+    The first such tag tells; where the first files have none within 64 MiB, nothing plain is there.
+    """
+    blocks = _MOST_BLOCKS
+    for path in sorted(folder.glob("*.tfevents.*")):
+        with open(path, "rb") as file:
+            before = b""
+            while blocks and (block := file.read(_BLOCK_BYTES)):
+                if found := _OF_DEPTH.search(before + block):
+                    return found[1] is None
+                before, blocks = block[-64:], blocks - 1
+    return False
