@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from attnres_train.entry import quietly
 from attnres_train.errors import ExitCode, Problem, Refused
 from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
+from attnres_train.strict_json import dumps
 
 _DESCRIPTION = """\
 Pretrain transformers whose residual connection is attention over depth.
@@ -200,7 +200,7 @@ def _problems_json(problems: Sequence[Problem]) -> list[dict[str, str]]:
 
 
 def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=1))
+    print(dumps(value, indent=1))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnres_train.errors import ExitCode, Refused, refuse
+from attnres_train.strict_json import dumps
 from data_tools.bad_records import BadRecords
 from data_tools.records import MIB, Reading
 
@@ -146,17 +146,17 @@ def run_tool(
     previous = [signal.signal(number, signal.default_int_handler) for number in signals]
     try:
         report = tool(arguments)
-        text = json.dumps(report, ensure_ascii=False) if arguments.json else "\n".join((show or report_lines)(report))
+        text = dumps(report, ensure_ascii=False) if arguments.json else "\n".join((show or report_lines)(report))
         code, words = ExitCode.DONE, ""
     except Refused as refused:
         code, words = ExitCode.REFUSED, f"refused:\n{refused}"
-        text = json.dumps({"status": "refused", "problems": [asdict(problem) for problem in refused.problems]})
+        text = dumps({"status": "refused", "problems": [asdict(problem) for problem in refused.problems]})
     except KeyboardInterrupt:
         code, words = ExitCode.FAILED, "interrupted; nothing was published"
-        text = json.dumps({"status": "interrupted"})
+        text = dumps({"status": "interrupted"})
     except OSError as error:
         code, words = ExitCode.FAILED, f"failed: {error}{_remedy(error)}"
-        text = json.dumps({"status": "failed", "error": str(error)})
+        text = dumps({"status": "failed", "error": str(error)})
     finally:
         for number, handler in zip(signals, previous, strict=True):
             signal.signal(number, handler)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +15,7 @@ import numpy.typing as npt
 from attnres_train.data.indexed import Tokens
 from attnres_train.data.indexed_writer import UnstorableDocument, pack_documents
 from attnres_train.errors import Refused, refuse
+from attnres_train.strict_json import as_text, dumps
 from attnres_train.tokenizer.protocol import Encoded, Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.pieces import Piece, Shard
@@ -167,7 +166,7 @@ class _ShardWork:
         if not keys:
             return
         for document in documents:
-            rest = json_line({key: document.fields.get(key) for key in keys})
+            rest = dumps({key: document.fields.get(key) for key in keys}, default=as_text)
             self.files["metadata"].write(f"{self.place}\t{document.number}\t{rest}\n".encode())
 
 
@@ -193,24 +192,3 @@ def _with_ends(ids: Tokens, lengths: npt.NDArray[np.int64], eod_id: int) -> tupl
         what = f"its text gives id {eod_id}, which ends documents"
         raise UnstorableDocument(document, what, "name another piece with --eod-piece")
     return np.insert(ids, lengths.cumsum(), eod_id), lengths + 1
-
-
-def json_line(values: dict[str, Any]) -> str:
-    """`values` as JSON that every reader takes: what JSON has no word for becomes text."""
-
-    def text(value: object) -> str:
-        return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-
-    try:
-        return json.dumps(values, default=text, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(values), default=text)
-
-
-def _finite(value: Any) -> Any:
-    """`value` with numbers that are not finite as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list) else value

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
+from attnres_train.strict_json import as_strict, as_text, dumps
 from data_tools.bad_records import documents_of
 from data_tools.command import (
     Report,
@@ -32,8 +32,9 @@ from data_tools.records import BYTE_ORDER_MARK, Document
 
 DESCRIPTION = """\
 Divide documents into a training and a validation file, one JSON object a line: lines of .jsonl files as they are,
-other documents as {"text": ...} with what else is kept of a row. Lines and rows without any text are left out, or kept
-where they hold other keys; both are counted as blank.
+other documents as {"text": ...} with what else is kept of a row. NaN and infinities, which JSON has no word for, are
+written as texts. Lines and rows without any text are left out, or kept where they hold other keys; both are counted as
+blank.
 
 Where a document goes depends on its text and the seed alone: documents with the same text stay together, and
 the order of the inputs, or other documents in them, do not matter. So the share of the validation file is F on
@@ -121,9 +122,9 @@ def split(arguments: argparse.Namespace) -> Report:
 def _line(document: Document) -> bytes:
     """The document as a line: its own, where it has one."""
     if document.raw:
-        return document.raw.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n") + b"\n"
+        return as_strict(document.raw.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")) + b"\n"
     fields = document.fields or {"text": document.text}
-    return json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n"
+    return dumps(fields, ensure_ascii=False, default=as_text).encode() + b"\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

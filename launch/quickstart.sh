@@ -65,11 +65,12 @@ code=0
 
 "$PYTHON" - "$corpus/valid" runs/quickstart <<'PYTHON'
 import json, subprocess, sys
+from pathlib import Path
+from attnres_train.observe.plot import read_curve
 prefix, run = sys.argv[1:]
 told = subprocess.run([sys.executable, "-m", "data_tools.inspect", prefix, "--entropy", "--json"], check=True, capture_output=True)
 bar = json.loads(told.stdout)["unigram_entropy_nats"]
-losses = [json.loads(line) for line in open(f"{run}/metrics.jsonl")]
-loss = [record["loss/valid"] for record in losses if "loss/valid" in record][-1]
+loss = read_curve(Path(run), "loss/valid")[1][-1]
 print(f"\nvalidation loss       {loss:.4f} nats a token\nunigram entropy       {bar:.4f} nats a token, the bar to beat")
 print(f"better than the bar   {bar - loss:.4f} nats a token")
 print(f"curves                .venv/bin/tensorboard --logdir {run}/tensorboard")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -19,8 +18,8 @@ from attnres_train.errors import refuse
 from attnres_train.report.charts import Chart, Section, Series, Table, colour_of, kind_of
 from attnres_train.report.depth_charts import by_depth_chart
 from attnres_train.report.facts import NOT_THERE
-from attnres_train.report.finite import without_infinities
 from attnres_train.report.write import write_sections
+from attnres_train.strict_json import dumps
 
 _SIZES = {
     "partial_rms": ("Running sum after a sublayer", "rms"),
@@ -44,7 +43,7 @@ def write_results(grid: Grid, results: Results) -> dict[str, Any]:
     found = as_json(grid, results)
     try:
         (output / "results.md").write_text(markdown(title, introduction, sections), encoding="utf-8")
-        (output / "results.json").write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        (output / "results.json").write_text(dumps(found, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise refuse(
             str(output), f"cannot be written: {error.strerror}", "make space, or choose another folder"
@@ -53,15 +52,15 @@ def write_results(grid: Grid, results: Results) -> dict[str, Any]:
 
 
 def as_json(grid: Grid, results: Results) -> dict[str, Any]:
-    """Losses in nats a token, compute in model FLOPs. A loss that is not finite is null: JSON has no word for it."""
+    """Losses in nats a token, compute in model FLOPs. A loss may be NaN; it is written as `strict_json` does."""
     return {
         "reference": grid.reference,
         "confidence": CONFIDENCE,
-        "cells": [without_infinities(asdict(cell)) for cell in results.cells],
+        "cells": [asdict(cell) for cell in results.cells],
         "curves": [
             {
-                **{"case": case, "setting": setting, "seed": one.seed, "compute": list(one.curve.compute)},
-                "losses": without_infinities(one.curve.losses),
+                **{"case": case, "setting": setting, "seed": one.seed},
+                **{"compute": list(one.curve.compute), "losses": list(one.curve.losses)},
             }
             for (case, setting), runs in results.finished.items()
             for one in runs

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from io import TextIOWrapper
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 from attnres_train.errors import refuse
@@ -16,6 +18,20 @@ def log_file(run_folder: Path, rank: int) -> Path:
     return run_folder / "logs" / f"rank-{rank:04d}.log"
 
 
+class LogFile(WatchedFileHandler):
+    """Goes on in a new file where the one that is written is taken away; what cannot be written is left out."""
+
+    def _open(self) -> TextIOWrapper:
+        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+        return super()._open()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:  # of a file that cannot be opened again, which the library lets through
+            self.handleError(record)
+
+
 def start_logging(run_folder: Path, rank: int) -> None:
     """Send the log of this rank to its file; rank 0 also prints what is written to the console logger.
 
@@ -23,8 +39,7 @@ def start_logging(run_folder: Path, rank: int) -> None:
     """
     path = log_file(run_folder, rank)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        to_file = logging.FileHandler(path, encoding="utf-8")
+        to_file = LogFile(path, encoding="utf-8")
     except OSError as error:
         raise refuse(
             "training.run_folder", f"{path} cannot be written: {error.strerror}", "choose another folder"

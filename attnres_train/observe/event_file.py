@@ -8,20 +8,24 @@ one event. Records and their checksums are the library's (`tensorboard.summary.w
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from io import RawIOBase
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.observe.sinks import refuse_full_disk, write_whole
-from attnres_train.observe.tags import describe
+from attnres_train.observe.kept_file import Gone, KeptFile
+from attnres_train.observe.sinks import refuse_full_disk
+from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, describe, in_tensorboard
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+
+_SECOND = re.compile(r"events\.out\.tfevents\.(\d+)\.")
+_BLOCK_BYTES, _MOST_BLOCKS = 1 << 20, 64
+_OF_DEPTH = re.compile(rf"(z-)?depth/(?:{'|'.join(DEPTH_DESCRIPTIONS)})".encode())
 
 
 class EventFile:
@@ -34,9 +38,10 @@ class EventFile:
 
     def __init__(self, folder: Path, step: int):
         self._folder = folder
-        self._file: RawIOBase | None = None
+        self._file: KeptFile | None = None
         self._first_step: int | None = step + 1
         self._described: set[str] = set()
+        self._name: Callable[[str], str] = str if step and names_depth_plainly(folder) else in_tensorboard
         self._open()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
@@ -46,7 +51,7 @@ class EventFile:
         curves = {tag: value for tag, value in values.items() if "/" in tag}
         if curves:
             of_step = [
-                Summary.Value(tag=tag, simple_value=value, metadata=self._words(tag, "scalars"))
+                Summary.Value(tag=self._name(tag), simple_value=value, metadata=self._words(tag, "scalars"))
                 for tag, value in curves.items()
             ]
             self._add(step, summary=Summary(value=of_step))
@@ -58,7 +63,7 @@ class EventFile:
 
         width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of PNG's IHDR
         image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
-        value = Summary.Value(tag=tag, image=image, metadata=self._words(tag, "images"))
+        value = Summary.Value(tag=self._name(tag), image=image, metadata=self._words(tag, "images"))
         self._add(step, summary=Summary(value=[value]))
         self._described.add(tag)
 
@@ -77,7 +82,7 @@ class EventFile:
         # Without the class of its data, TensorBoard's fast server would drop the words.
         return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])
 
-    def _open(self) -> RawIOBase:
+    def _open(self) -> KeptFile:
         """A new file: the first that succeeds says where this run begins, and readers drop all from there on."""
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
@@ -95,35 +100,44 @@ class EventFile:
             raise
         return self._file
 
-    def _new_file(self) -> tuple[Path, RawIOBase]:
-        stem = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-        for number in count():
-            path = self._folder / f"{stem}.{number}"
-            with suppress(FileExistsError):
-                return path, open(path, "xb", buffering=0)
-        raise AssertionError("numbers do not end")
+    def _new_file(self) -> tuple[Path, KeptFile]:
+        """Readers take files by name, as if by time: that of a machine whose clock is behind must not come first."""
+        before = [int(found[1]) for path in self._folder.iterdir() if (found := _SECOND.match(path.name))]
+        second = max([int(time.time()), *(one + 1 for one in before)])
+        path = self._folder / f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}.0"
+        return path, KeptFile(path, new=True)
 
     def _add(self, step: int, **content: Any) -> None:
         self._append(self._file or self._open(), step, **content)
 
-    def _append(self, file: RawIOBase, step: int, **content: Any) -> None:
+    def _append(self, file: KeptFile, step: int, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         event = Event(wall_time=time.time(), step=step, **content)
         try:
-            RecordWriter(_Whole(file)).write(event.SerializeToString())
-        except OSError:
+            RecordWriter(file).write(event.SerializeToString())
+        except OSError as error:
             self._file = None
-            file.close()
+            if isinstance(error, Gone):
+                self._described.clear()  # with the file that had the words
+            with suppress(Gone):
+                file.close()
             raise
 
 
-class _Whole:
-    """A raw file as the library's writer wants it."""
+def names_depth_plainly(folder: Path) -> bool:
+    """Whether the event files in `folder` have `depth/...` under that very name, as those of earlier versions do: such
+    a run goes on with it, for what is written cannot be renamed, and two sets of half curves would help nobody.
 
-    def __init__(self, file: RawIOBase):
-        self._file = file
-
-    def write(self, data: bytes) -> None:
-        write_whole(self._file, data)
+    The first such tag tells; where the first files have none within 64 MiB, nothing plain is there.
+    """
+    blocks = _MOST_BLOCKS
+    for path in sorted(folder.glob("*.tfevents.*")):
+        with open(path, "rb") as file:
+            before = b""
+            while blocks and (block := file.read(_BLOCK_BYTES)):
+                if found := _OF_DEPTH.search(before + block):
+                    return found[1] is None
+                before, blocks = block[-64:], blocks - 1
+    return False

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from attnres_train.observe.record_lines import record_of
+
 
 def read_curve(run_folder: Path, tag: str) -> tuple[list[int], list[float]]:
     """Steps and values of `tag` in the run's `metrics.jsonl`."""
-    lines = (run_folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    found = [record for record in map(json.loads, lines) if tag in record]
+    lines = (run_folder / "metrics.jsonl").read_bytes().splitlines()
+    found = [record for line in lines if (record := record_of(line)) and tag in record]
     return [record["step"] for record in found], [record[tag] for record in found]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+
+from attnres_train.strict_json import loads
 
 _LARGEST_STEP = 2**53
 
@@ -11,7 +12,7 @@ _LARGEST_STEP = 2**53
 def record_of(line: bytes) -> dict[str, Any] | None:
     """The record in `line`, with a whole number as `step`; None for whatever else may stand there."""
     try:
-        record = json.loads(line)
+        record = loads(line)
     except (ValueError, RecursionError):  # no JSON, no UTF-8, digits without end; brackets without end
         return None
     step = record.get("step") if isinstance(record, dict) else None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from errno import ENOSPC
-from io import RawIOBase
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
 from attnres_train.observe.console import CONSOLE
+from attnres_train.observe.kept_file import Gone, KeptFile
 from attnres_train.observe.record_lines import record_of
+from attnres_train.strict_json import dumps
 
 log = logging.getLogger(CONSOLE)
 LEAST_FREE_BYTES = 1 << 20
@@ -37,14 +37,22 @@ class JsonlSink:
 
     def __init__(self, path: Path, step: int):
         drop_records_after(path, step)
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - until it is closed
-        self._cut = False
+        self._path = path
+        self._open()
+
+    def _open(self) -> None:
+        self._file = KeptFile(self._path)
+        self._cut = not self._file.ends_a_line()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        line = json.dumps({"step": step, **values}) + "\n"
+        line = dumps({"step": step, **values}) + "\n"
         # What a full disk has cut short gets a line of its own, which readers pass over.
         data, self._cut = ("\n" * self._cut + line).encode(), True
-        write_whole(self._file, data)
+        try:
+            self._file.write(data)
+        except Gone:
+            self._open()
+            raise
         self._cut = False
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
@@ -54,15 +62,9 @@ class JsonlSink:
         self._file.close()
 
 
-def write_whole(file: RawIOBase, data: bytes) -> None:
-    """All of `data`, which one call need not write."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) or 0 :]
-
-
 class Guarded:
-    """A sink whose disk may fill up or vanish: one warning, and training goes on.
+    """A sink whose disk may fill up or vanish: one warning, and training goes on. So it does where somebody takes away
+    the file that is written: the record that would be lost begins another one.
 
     It is opened at once, or else with a later record: until it is open nothing can be written, so what opening drops
     of an earlier run cannot come to stand beside what replaces it. Later records are tried again, so that curves go on
@@ -73,7 +75,7 @@ class Guarded:
     def __init__(self, open_sink: Callable[[], Sink], name: str, *, pictures: bool = True, once: bool = False):
         self._open_sink, self._name, self._pictures = open_sink, name, pictures
         self._sink: Sink | None = None
-        self._told, self._lost = False, 0
+        self._told, self._told_gone, self._lost = False, False, 0
         self._turn = Lock()
         self._reaches(lambda _: None)
         self._given_up = once and self._sink is None
@@ -100,11 +102,22 @@ class Guarded:
             try:
                 if self._sink is None:
                     self._sink = self._open_sink()
-                action(self._sink)
+                try:
+                    action(self._sink)
+                    self._told_gone = False
+                except Gone as gone:
+                    self._tell_gone(gone)
+                    action(self._sink)
             except OSError as error:
                 self._tell(error)
                 return False
         return True
+
+    def _tell_gone(self, gone: Gone) -> None:
+        """Not with every record, where each of them is taken away."""
+        if not self._told_gone:
+            log.warning(f"{self._name}: {gone.strerror}; the records from here on are written there anew")
+        self._told_gone = True
 
     def _tell(self, error: OSError) -> None:
         if not self._told:

@@ -1,4 +1,4 @@
-"""What each tag holds, unit first: the words that TensorBoard shows beside a curve."""
+"""What each tag holds, unit first: the words that TensorBoard shows beside a curve; and the name it has there."""
 
 from __future__ import annotations
 
@@ -45,6 +45,15 @@ DEPTH_DESCRIPTIONS: Mapping[str, str] = {
     "gradient_rms": "root mean square of the output's gradient, of the tokens' summed losses.",
 }
 """Of `depth/KIND/READER`, by kind; those of weights name their source too."""
+
+
+def in_tensorboard(tag: str) -> str:
+    """The name of `tag` in event files: `z-depth/...` for `depth/...`, every other as it is.
+
+    TensorBoard shows groups by their names and opens the first two. The depth has some hundred curves: behind all
+    others they do not hide the loss.
+    """
+    return f"z-{tag}" if tag.startswith("depth/") else tag
 
 
 def describe(tag: str) -> str:

@@ -8,6 +8,5 @@ charts.py           what a figure shows, as plain values
 training_charts.py  loss, optimization, speed, memory; depth_charts.py maps and sizes by depth
 live.py, still.py   the same values as figures of plotly and of matplotlib
 page.py             sections as one HTML file
-finite.py           values for JSON, which knows no NaN
 write.py            all of it together
 """

@@ -12,7 +12,6 @@ from attnres_train.errors import refuse
 from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
 from attnres_train.report.depth_charts import by_depth_section, map_section
 from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_table
-from attnres_train.report.finite import not_finite, without_infinities
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import Run, read_runs
 from attnres_train.report.still import png_of, still_chart, still_maps
@@ -38,8 +37,7 @@ class Report:
             "pictures": [str(path) for path in self.pictures],
             "runs": [
                 {
-                    **without_infinities(asdict(facts)),
-                    "not_finite": not_finite(asdict(facts)),
+                    **asdict(facts),
                     "alarms": [{"step": step, "words": words} for step, words in run.alarms],
                     "notes": list(run.notes),
                 }

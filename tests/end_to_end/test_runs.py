@@ -36,7 +36,7 @@ def maps(run: Path) -> list[int]:
     """Steps of the maps in the image tab."""
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0})
     events.Reload()
-    return [image.step for image in events.Images("depth/weights")]
+    return [image.step for image in events.Images("z-depth/weights")]
 
 
 def test_a_run_leaves_what_it_promises_and_says_so_when_complete(

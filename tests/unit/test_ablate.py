@@ -28,6 +28,7 @@ from attnres_train.model.size import depth_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Chart, Table
+from attnres_train.strict_json import dumps
 from tests.unit.config_files import write
 from tests.unit.run_folders import FLOPS_A_TOKEN, look_at, make_run
 
@@ -305,9 +306,9 @@ def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
         "training.seed",
         *["1, 2, 3"] * 2,
     ] in settings.rows
-    found = as_json(grid, results)
-    assert json.loads(json.dumps(found, allow_nan=False))["cells"][1]["advantage"]["n"] == 2
-    assert found["curves"][2]["losses"] == [6.0, None]
+    found = json.loads(dumps(as_json(grid, results)))
+    assert found["cells"][1]["advantage"]["n"] == 2
+    assert found["curves"][2]["losses"] == [6.0, "NaN"]
 
 
 def test_one_seed_has_no_interval_and_nothing_is_extrapolated(write_grid: GridWriter) -> None:
@@ -326,7 +327,7 @@ def test_a_loss_on_the_way_that_is_not_finite_is_left_out_of_the_curve_and_told(
     cell = results_of(grid).cells[1]
     assert cell.advantage is not None and cell.advantage.mean == pytest.approx(2.0)
     assert cell.notes == ["seed 1: 1 validation loss on the way not finite, left out of the curve"]
-    json.dumps(as_json(grid, results_of(grid)), allow_nan=False)
+    assert "NaN" not in dumps(as_json(grid, results_of(grid)))
 
 
 def test_runs_of_another_grid_in_the_same_folder_are_left_out(write_grid: GridWriter) -> None:

@@ -23,9 +23,9 @@ from tokenizers import models, pre_tokenizers
 from attnres_train.data.indexed import HEADER, IndexedReader, idx_path
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused
+from attnres_train.strict_json import as_text, dumps
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from data_tools import encode as encode_module
-from data_tools.encode import json_line
 from data_tools.inspect import main as inspect
 from data_tools.merge import main as merge
 from data_tools.pieces import Piece
@@ -161,8 +161,8 @@ def test_files_of_a_pair_name_it_and_what_is_not_whole_is_refused(
 
 def test_metadata_is_json_whatever_it_holds() -> None:
     values: dict[str, Any] = {"a": float("nan"), "b": [float("inf"), {"c": -1e999}], "d": b"\xff", "e": timedelta(1)}
-    assert json.loads(json_line(values)) == {
-        "a": "nan", "b": ["inf", {"c": "-inf"}], "d": r"\xff", "e": "1 day, 0:00:00"
+    assert json.loads(dumps(values, default=as_text)) == {
+        "a": "NaN", "b": ["Infinity", {"c": "-Infinity"}], "d": r"\xff", "e": "1 day, 0:00:00"
     }  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def test_parquet_values_that_python_has_none_for_are_told_as_text(tmp_path: Path
     reading = Reading(metadata_keys=("day", "word"))
     records = list(read_documents(Piece(tmp_path / "a.parquet", None, None, 0), reading))
     assert [getattr(record, "text", None) for record in records] == ["one", "two"]
-    assert json.loads(json_line(records[1].fields))["word"] == r"caf\xe9"  # type: ignore[union-attr]
+    assert json.loads(dumps(records[1].fields, default=as_text))["word"] == r"caf\xe9"  # type: ignore[union-attr]
 
 
 class PlainKeys(encryption.KmsClient):

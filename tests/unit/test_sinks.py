@@ -7,6 +7,7 @@ import logging
 import resource
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,12 +20,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnres_train.depth.layout import DepthLayout
+from attnres_train.observe import event_file
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_recorder import DepthRecorder, PictureFolder
 from attnres_train.observe.event_file import EventFile
 from attnres_train.observe.metrics import Rates
 from attnres_train.observe.recorder import Recorder
 from attnres_train.observe.sinks import Guarded, JsonlSink, Sink, guarded_lines, keep_text
+from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, DESCRIPTIONS
 from attnres_train.observe.wandb_sink import WandbSink
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -125,13 +128,54 @@ def test_event_files_of_a_resume_take_the_place_of_what_they_repeat(tmp_path: Pa
     assert curves(tmp_path) == {"loss/train": [(step, pytest.approx(value)) for step, value in expected]}
 
 
+def test_a_resume_where_the_clock_is_behind_comes_last_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are read in the order of their names (tensorflow/tensorboard#5958): the resumed run's was taken back."""
+    for start, clock in ((0, 2_000_000_000.5), (5, 1_999_990_000.5)):
+        monkeypatch.setattr(time, "time", lambda clock=clock: clock)
+        sink = EventFile(tmp_path, start)
+        write(sink, range(start + 1, start + 7))
+        sink.close()
+    assert [step for step, _ in curves(tmp_path)["loss/train"]] == list(range(1, 12))
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["earlier version", "this version"])
+def test_the_depth_comes_behind_all_others_and_a_resumed_run_keeps_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """TensorBoard sorts groups by name (tensorflow/tensorboard#865)."""
+    values = {tag: 1.0 for tag in (*DESCRIPTIONS, *(f"depth/{kind}/head" for kind in DEPTH_DESCRIPTIONS))}
+    with monkeypatch.context() as context:
+        if old:
+            context.setattr(event_file, "in_tensorboard", str)
+        first = EventFile(tmp_path, 0)
+        write(first, range(1, 11))
+        first.write(10, values)
+        first.close()
+    second = EventFile(tmp_path, 10)
+    second.write(20, values)
+    second.picture(20, "depth/weights", RED_DOT)
+    second.close()
+    found = curves(tmp_path)
+    groups = list(dict.fromkeys(tag.partition("/")[0] for tag in sorted(found)))
+    others = ["loss", "memory", "optim", "pipeline", "throughput", "time"]
+    assert groups == (["depth", *others] if old else [*others, "z-depth"])
+    assert [step for step, _ in found[f"{'' if old else 'z-'}depth/entropy/head"]] == [10, 20], (
+        "one set, not two halves"
+    )
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert events.Tags()["images"] == [f"{'' if old else 'z-'}depth/weights"]
+
+
 def test_pictures_come_with_their_size(tmp_path: Path) -> None:
     sink = EventFile(tmp_path, 0)
     sink.picture(5, "depth/weights", RED_DOT)
     sink.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    (image,) = events.Images("depth/weights")
+    (image,) = events.Images("z-depth/weights")
     assert (image.step, image.width, image.height) == (5, 2, 3) and image.encoded_image_string == RED_DOT
 
 

@@ -16,7 +16,7 @@ from attnres_train.observe.event_file import EventFile
 from attnres_train.observe.metrics import Peaks, Rates, Timing, step_metrics
 from attnres_train.observe.phases import PHASES
 from attnres_train.observe.recorder import Recorder
-from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, DESCRIPTIONS, describe
+from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, DESCRIPTIONS, describe, in_tensorboard
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
 from tests.distributed.tiny import tiny_config
@@ -77,7 +77,7 @@ def test_descriptions_go_with_the_first_value_that_a_process_writes(tmp_path: Pa
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     for tag in (tag for tag in written if "/" in tag):
-        metadata = events.SummaryMetadata(tag)
+        metadata = events.SummaryMetadata(in_tensorboard(tag))
         assert metadata.summary_description == describe(tag)
         assert metadata.data_class, "else TensorBoard's fast server drops the words"
-    assert [image.step for image in events.Images(MAP_TAG)] == [1, 2, 3, 4]
+    assert [image.step for image in events.Images(in_tensorboard(MAP_TAG))] == [1, 2, 3, 4]
