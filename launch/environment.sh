@@ -4,26 +4,54 @@
 #   ensure_environment [EXTRAS]     e.g. "test"; afterwards $PYTHON is the interpreter of .venv
 #
 # ATTNRES_VENV=/path names an environment that is complete, such as a container's: then nothing is made or installed.
+# ATTNRES_PYTHON=/path names the Python that .venv is made with.
 
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-PYTHON="${ATTNRES_VENV:-$ROOT/.venv}/bin/python"
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P) # one name, by whatever link it was reached
+VENV=${ATTNRES_VENV:-$ROOT/.venv}
+PYTHON=$VENV/bin/python
 if [ -n "${ATTNRES_VENV:-}" ]; then export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; fi
+unset PYTHONHOME # another Python's library, with which that of .venv does not start
 
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }
 
+# What keeps a Python from carrying .venv, in words; nothing where nothing does.
+objection() {
+    "$1" - 2>/dev/null <<'PYTHON' || echo "does not run"
+import sys, sysconfig
+from importlib.util import find_spec
+
+version = "%d.%d" % sys.version_info[:2]
+if sys.version_info < (3, 11):
+    print("is Python %s, older than 3.11" % version)
+elif sys.implementation.name != "cpython" or sys.maxsize < 2**32 or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    print("is not the ordinary 64-bit CPython, which the packages are built for")
+elif find_spec("venv") is None or find_spec("ensurepip") is None:
+    print("lacks venv; on Debian and Ubuntu: apt-get install python%s-venv" % version)
+PYTHON
+}
+
+# The Python to make .venv with: the one that is named, else of those that constraints.txt speaks of, else any.
 find_python() {
-    local candidate
-    for candidate in "${ATTNRES_PYTHON:-}" python3.11 python3.12 python3.13 python3 python; do
-        if [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 &&
-            "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            command -v "$candidate"
+    local candidate against objections=''
+    if [ -n "${ATTNRES_PYTHON:-}" ]; then
+        candidate=$(type -P -- "$ATTNRES_PYTHON") || refuse "ATTNRES_PYTHON is '$ATTNRES_PYTHON': there is no such program"
+        against=$(objection "$candidate")
+        [ -z "$against" ] || refuse "ATTNRES_PYTHON is '$ATTNRES_PYTHON', which $against"
+        realpath -s -- "$candidate"
+        return
+    fi
+    for candidate in python3.11 python3.12 python3.13 python3 python3.14 python; do
+        candidate=$(type -P "$candidate") || continue
+        against=$(objection "$candidate")
+        if [ -z "$against" ]; then
+            say "$candidate"
             return
         fi
+        objections+=$'\n'"  $candidate $against"
     done
-    local found
-    found=$(python3 --version 2>&1 || echo "no python3")
-    refuse "Python 3.11 or newer is needed, found $found. Install one, or name it: ATTNRES_PYTHON=/path/to/python3.11 $0"
+    refuse "Python 3.11 to 3.13 is needed. Install one, or name it: ATTNRES_PYTHON=/path/to/python3.11 $0${objections:-
+  there is no Python on the PATH}"
 }
 
 ensure_environment() {
@@ -32,14 +60,19 @@ ensure_environment() {
         [ -x "$PYTHON" ] || refuse "ATTNRES_VENV is '$ATTNRES_VENV', but there is no $PYTHON"
         return
     fi
-    stamp="$ROOT/.venv/installed-${extras:-base}"
-    wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" | cksum)
-    if is_installed "$stamp" "$wanted"; then return; fi
+    stamp="$VENV/installed-${extras:-base}"
+    # The place too: what pip installed names it.
+    wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" - <<<"$VENV" | cksum)
+    if is_installed "$stamp" "$wanted"; then
+        is_the_named_python
+        return
+    fi
+    { mkdir -p "$VENV" && [ -w "$VENV" ]; } 2>/dev/null ||
+        refuse "'$VENV' cannot be written. Take a copy of this folder that can, or name a complete environment: ATTNRES_VENV=/path/to/venv $0"
     # Several scripts may share the folder, also from several machines: one installs, the others wait for it.
     if command -v flock >/dev/null; then
-        mkdir -p "$ROOT/.venv"
-        exec {lock}>"$ROOT/.venv/.lock"
-        flock -n "$lock" || { say "another script installs into .venv; waiting for it"; flock "$lock" || true; }
+        exec {lock}>"$VENV/.lock"
+        flock -n "$lock" || { say "another script installs into $VENV; waiting for it"; flock "$lock" || true; }
         is_installed "$stamp" "$wanted" || install_environment "$extras" "$stamp" "$wanted"
         exec {lock}>&-
     else
@@ -47,31 +80,87 @@ ensure_environment() {
     fi
 }
 
-is_installed() { [ -x "$PYTHON" ] && [ "$(cat "$1" 2>/dev/null)" = "$2" ]; }
+is_installed() { [ "$(cat "$1" 2>/dev/null)" = "$2" ] && has torch; }
+
+has() { "$PYTHON" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)" 2>/dev/null; }
+
+is_the_named_python() {
+    local which='import sys; print("%d.%d" % sys.version_info[:2])' named here
+    [ -n "${ATTNRES_PYTHON:-}" ] || return 0
+    named=$("$ATTNRES_PYTHON" -c "$which" 2>/dev/null) here=$("$PYTHON" -c "$which")
+    [ "$named" = "$here" ] ||
+        refuse "ATTNRES_PYTHON is '$ATTNRES_PYTHON' (Python ${named:-none}), but $VENV is of Python $here. Remove that folder, or unset ATTNRES_PYTHON"
+}
 
 install_environment() {
-    local extras=$1 stamp=$2 wanted=$3 python log
-    python=$(find_python) || exit 2
-    if [ ! -x "$PYTHON" ]; then
-        say "making .venv with $("$python" --version)"
-        "$python" -m venv "$ROOT/.venv" ||
-            refuse "'$python -m venv' failed; on Debian and Ubuntu: apt-get install python3-venv"
-    fi
-    say "installing attnres_train${extras:+[$extras]} into .venv (torch is large; minutes the first time)"
-    log="$ROOT/.venv/install.log"
-    if ! (cd "$ROOT" && "$PYTHON" -m pip install --disable-pip-version-check -c constraints.txt \
-        -e ".${extras:+[$extras]}") >"$log" 2>&1; then
-        tail -n 5 "$log" >&2
-        if grep -qiE 'connection|name resolution|retrying|timed out|no matching distribution' "$log"; then
-            refuse "the package registry could not be reached or lacks a package (log: $log); check the network, proxy and 'pip config list'"
+    local extras=$1 stamp=$2 wanted=$3 python log torch=()
+    log="$VENV/install.log"
+    # Made by half, or by a Python that has been removed or replaced since: venv itself keeps what is broken.
+    if ! has pip && ! { "$PYTHON" -m ensurepip >/dev/null 2>&1 && has pip; }; then
+        ! has torch || refuse "$VENV has torch but no pip: another tool made it. Put pip there, or remove it"
+        python=$(find_python) || exit 2
+        find -H "$VENV" -mindepth 1 -maxdepth 1 ! -name .lock -exec rm -rf {} +
+        say "making $VENV with $("$python" --version)"
+        if ! (cd "$ROOT" && "$python" -m venv "$VENV" >"$log" 2>&1 && has pip); then
+            cat "$log" >&2
+            refuse "'$python -m venv $VENV' failed"
         fi
-        refuse "installing failed (log: $log)"
     fi
+    is_the_named_python
+    has torch || choose_torch
+    say "installing attnres_train${extras:+[$extras]} into $VENV"
+    pip_install -e ".${extras:+[$extras]}" ${torch[@]+"${torch[@]}"} >"$log" 2>&1 || explain_failure "$log"
+    "$PYTHON" -c 'import attnres_train.train' >"$log" 2>&1 || {
+        tail -n 5 "$log" >&2
+        refuse "everything was installed, but does not load (log: $log). Remove $VENV and run this again"
+    }
     printf '%s\n' "$wanted" >"$stamp"
 }
 
-# DeepSpeed, where it is not installed by whatever means.
-ensure_deepspeed() {
-    "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("deepspeed") is None)' ||
-        ensure_environment deepspeed
+# pip, deaf to what sends packages elsewhere or takes another Python's for installed; the registries stay the user's.
+pip_install() {
+    (cd "$ROOT" && env -u PYTHONPATH -u PIP_PREFIX -u PIP_ROOT "$PYTHON" -m pip install --disable-pip-version-check \
+        --no-user --target= -c constraints.txt "$@")
 }
+
+# Where no GPU is: torch's build for CPUs, if the registry has it. Sets `torch`; tells of gigabytes before they come.
+choose_torch() {
+    local pinned
+    pinned=$(grep -o '^torch==[0-9.]*' "$ROOT/constraints.txt")
+    if has_gpu; then
+        say "torch comes with CUDA: some 2 GB to fetch, 5.3 GB on the disk; minutes"
+    elif pip_install --dry-run --no-deps --quiet "$pinned+cpu" >/dev/null 2>&1; then
+        torch=("$pinned+cpu")
+        say "no GPU here: torch comes in its build for CPUs, 0.2 GB to fetch"
+    else
+        say "torch comes with CUDA: some 2 GB to fetch, 5.3 GB on the disk; minutes. No GPU is seen here, but the registry"
+        say "  has no $pinned+cpu, which is a tenth; one that has: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
+    fi
+}
+
+has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; } # the driver's own, and that of Windows' Linux
+
+registry_is_away() { grep -qiE 'retrying|connection (broken|refused|reset|timed out)|name resolution|proxy|certificate_verify' "$1"; }
+
+explain_failure() {
+    local log=$1 package python
+    python=$("$PYTHON" --version)
+    tail -n 5 "$log" >&2
+    if grep -q 'No space left on device\|Disk quota exceeded' "$log"; then
+        refuse "the disk is full (log: $log). $VENV wants up to 5.3 GB, and ${TMPDIR:-/tmp} 2 GB meanwhile; TMPDIR=/other/folder moves that"
+    elif registry_is_away "$log"; then
+        refuse "the package registry could not be reached (log: $log); check the network, the proxy and 'pip config list'"
+    fi
+    package=$(sed -nE 's/.*No matching distribution found for ([A-Za-z0-9._-]+).*/\1/p' "$log" | head -n 1)
+    if [ -n "$package" ]; then
+        refuse "the registry has no $package for $python (log: $log). Take Python 3.11 to 3.13: rm -r $VENV; ATTNRES_PYTHON=/path/to/python3.11 $0; or another registry, see 'pip config list'"
+    fi
+    package=$(sed -nE "s/.*Failed (building wheel for|to build) '?([A-Za-z0-9._-]+).*/\2/p" "$log" | head -n 1)
+    if [ -n "$package" ]; then
+        refuse "there is no wheel of $package for $python, and compiling it failed (log: $log). Take Python 3.11 to 3.13: rm -r $VENV; ATTNRES_PYTHON=/path/to/python3.11 $0; or install a C++ compiler and Python's headers (g++, python3-dev)"
+    fi
+    refuse "installing failed (log: $log)"
+}
+
+# DeepSpeed, where it is not installed by whatever means.
+ensure_deepspeed() { has deepspeed || ensure_environment deepspeed; }

@@ -34,6 +34,8 @@ _DESCRIPTIONS = {
     "torch.serialization": {"_get_layout"},
     "pathlib": {"PosixPath", "PurePosixPath", "Path"},
 }
+_ALSO_CALLED = {"pathlib._local": "pathlib"}
+"""Where Python 3.13, and no other, says that a path's type is: what it saved is read by all."""
 
 
 class ForeignType(pickle.UnpicklingError):
@@ -44,9 +46,10 @@ class DescriptionUnpickler(pickle.Unpickler):
     """Knows the types that describe a checkpoint. Raises ForeignType for any other, before it is made."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if name not in _DESCRIPTIONS.get(module, ()):
+        known = _ALSO_CALLED.get(module, module)
+        if name not in _DESCRIPTIONS.get(known, ()):
             raise ForeignType(f"the foreign type {module}.{name}")
-        return super().find_class(module, name)
+        return super().find_class(known, name)
 
 
 class SafeReader(dcp.FileSystemReader):

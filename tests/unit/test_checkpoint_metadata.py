@@ -7,7 +7,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import pytest
@@ -78,6 +78,16 @@ def test_a_command_in_the_metadata_is_refused_by_name_and_not_run(
     assert not marker.exists()
     pickle.loads((folder / METADATA_FILE).read_bytes())
     assert marker.exists(), "this test's pickle does nothing"
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_a_path_is_read_whichever_python_wrote_it(module: str, folder: Path) -> None:
+    """3.13 alone says that paths are of `pathlib._local`."""
+    written = pickle.dumps(metadata_with(Path("a/b")), protocol=3)
+    named = f"c{PosixPath.__module__}\nPosixPath\n".encode()
+    assert named in written
+    (folder / METADATA_FILE).write_bytes(written.replace(named, f"c{module}\nPosixPath\n".encode()))
+    assert read_metadata(folder).planner_data == {"x": Path("a/b")}
 
 
 _LOAD_FROM_BYTES = torch.storage._load_from_bytes
