@@ -142,7 +142,8 @@ def _check(loaded: Loaded, options: argparse.Namespace) -> None:
     world = loaded.config.parallel.model_ranks if options.world is None else options.world
     print(f"{options.config}: no problem on {counted(world, 'rank')}")
     from_file = len(origins) - given - defaults
-    print(f"  {from_file} keys from the file, {given} from the command line, {defaults} defaults")
+    told = f"{given} from the command line, {counted(defaults, 'default')}"
+    print(f"  {counted(from_file, 'key')} from the file, {told}")
     for note in notes:
         print(f"  note: {note}")
 

@@ -11,6 +11,7 @@ from attnres_train.config.load import load_checked
 from attnres_train.launch.hostfile import Host, read_hostfile
 from attnres_train.launch.names import resolve_all
 from attnres_train.paths import path_argument
+from attnres_train.plan.page import counted
 
 DOCTOR = """\
 Versions, devices, links, clock and disk of this machine, and the speed of an all-reduce and of send and receive
@@ -42,12 +43,12 @@ def hostfile_report(path: Path) -> tuple[dict[str, Any], str]:
     hosts = read_hostfile(path)
     resolve_all(hosts)
     ranks = sum(host.slots for host in hosts)
-    lines = [f"{path}: {len(hosts)} nodes, {ranks} ranks", *map(_line, range(len(hosts)), hosts)]
+    lines = [f"{path}: {counted(len(hosts), 'node')}, {counted(ranks, 'rank')}", *map(_line, range(len(hosts)), hosts)]
     return {"hosts": [host._asdict() for host in hosts], "ranks": ranks}, "\n".join(lines)
 
 
 def _line(number: int, host: Host) -> str:
-    return f"  node {number}: {host.name}, {host.slots} ranks"
+    return f"  node {number}: {host.name}, {counted(host.slots, 'rank')}"
 
 
 def add_doctor_commands(add: Callable[..., argparse.ArgumentParser], ranks: Callable[[str], int]) -> None:

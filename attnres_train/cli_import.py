@@ -214,7 +214,7 @@ def _as_text(done: Imported) -> str:
     state = done.state
     skipped = f", {state.skipped_steps} of the steps skipped" if state.skipped_steps else ""
     lines = [
-        f"{done.path}: written and read back, {done.parameters:,} parameters with their moments",
+        f"{done.path}: written and read back, {counted(done.parameters, 'parameter')} with their moments",
         f"  from {done.source}: {done.origin}",
         f"  step {state.step} after {counted(done.updates, 'update')}{skipped}",
         f"  goes on behind sample {state.samples:,} in the order of this configuration ({done.samples_from})",

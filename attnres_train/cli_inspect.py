@@ -123,8 +123,9 @@ def _listed(step: int, path: Path) -> dict[str, Any]:
 
 def _checkpoint_text(found: dict[str, Any]) -> str:
     grid = " * ".join(f"{axis} {degree}" for axis, degree in found["grid"].items())
+    seen = f"{counted(found['samples'], 'sample')}, {counted(found['tokens'], 'token')}"
     facts = [
-        ("position", f"step {found['step']:,}, {found['samples']:,} samples, {found['tokens']:,} tokens"),
+        ("position", f"step {found['step']:,}, {seen}"),
         ("created", found["created"]),
         ("parameters", f"{found['parameters']:,} in {counted(len(found['tensors']), 'tensor')}"),
         ("on disk", f"{found['bytes'] / _GIB:.3g} GiB in {counted(len(found['files']), 'file')}"),

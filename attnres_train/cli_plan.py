@@ -28,7 +28,12 @@ def add_plan_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--device", metavar="NAME|FILE", help=device)
     share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
     command.add_argument("--efficiency", type=float, metavar="SHARE", help=share)
-    command.add_argument("--draw", type=path_argument, metavar="FILE.png", help="a picture of the schedule")
+    command.add_argument(
+        "--draw",
+        type=path_argument,
+        metavar="FILE.png",
+        help="a picture of the schedule; with --advise, of the fastest",
+    )
     ranks = "try every layout of --world N devices: the fastest, and why others are refused"
     command.add_argument("--advise", action="store_true", help=ranks)
 
@@ -40,8 +45,6 @@ def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[
 
         check_picture(options.draw)
     if options.advise:  # the layout of the file need not be sound
-        if options.draw is not None:
-            raise Refused(Problem("--draw", "draws one layout, and --advise tries many", "leave out one of the two"))
         return _advice(options, load(options.config, overrides).config)
     loaded = load_checked(options.config, overrides, options.world, "plan")
     planned = plan(loaded.config, options.world, machine=_machine(options, loaded.config))
@@ -69,4 +72,9 @@ def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, A
     if options.world is None or machine is None:
         raise Refused(Problem("--advise", "needs a number of devices", "write --world N"))
     advice = advise(config, options.world, machine)
+    if options.draw is not None and advice.choices:
+        from attnres_train.plan.draw import draw_schedule  # imports matplotlib
+
+        fastest = advice.choices[0].layout.applied_to(config)
+        draw_schedule(fastest, plan(fastest, options.world, machine=machine), options.draw)
     return advice_json(advice), advice_text(advice, str(options.config))

@@ -26,7 +26,7 @@ from attnres_train.launch.facts import version_facts
 from attnres_train.launch.names import is_own, resolve
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import device_file_text
-from attnres_train.plan.page import table
+from attnres_train.plan.page import counted, table
 
 MIB = 1 << 20
 MOST_RANKS = 8
@@ -118,6 +118,7 @@ def needs(loaded: Loaded, world: int) -> dict[str, float]:
     sends = max((r.forward_bytes + r.backward_bytes for r in planned.wire.ranks), default=0) * planned.micro_batches
     return {
         "gradients_mib": per_rank * _FP32_BYTES / MIB if grid.data > 1 else 0.0,
+        "tensor_mib": planned.tensor_bytes / MIB,
         "pipeline_mib": sends / MIB,
     }
 
@@ -140,14 +141,21 @@ def doctor_text(found: Mapping[str, Any]) -> str:
         rows += [
             ("device file" if not i else "", line) for i, line in enumerate([written["path"], *written["summary"]])
         ]
-    for kind, key in (("all-reduce", "gradients_mib"), ("send", "pipeline_mib")) if "needs" in found else ():
-        rows.append(("a step needs" if kind == "all-reduce" else "", _need(kind, found["needs"][key], speeds)))
+    for number, (key, mib) in enumerate(found.get("needs", {}).items()):
+        rows.append(("" if number else "a step needs", _need(key, mib, speeds)))
     return "\n".join(table(rows))
 
 
-def _need(kind: str, mib: float, speeds: Mapping[str, float] | None) -> str:
-    what = {"all-reduce": "gradients over the data-parallel ranks", "send": "depth history between stages"}[kind]
-    speed = speeds[{"all-reduce": "all_reduce_mib_per_second", "send": "send_mib_per_second"}[kind]] if speeds else 0
+_NEEDS = {
+    "gradients_mib": ("all-reduce", "gradients over the data-parallel ranks", "all_reduce_mib_per_second"),
+    "tensor_mib": ("all-reduce", "activations over the tensor ranks", "all_reduce_mib_per_second"),
+    "pipeline_mib": ("send", "depth history between stages", "send_mib_per_second"),
+}
+
+
+def _need(key: str, mib: float, speeds: Mapping[str, float] | None) -> str:
+    kind, what, rate = _NEEDS[key]
+    speed = speeds[rate] if speeds else 0
     seconds = f", {mib / speed:.3f} s at this speed" if speed and mib else ""
     return f"{kind} {mib:,.1f} MiB a rank ({what}){seconds}"
 
@@ -159,7 +167,8 @@ def _devices() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0))
     lines = [f"GPU {i}: {gpu.name}, {gpu.total_memory / (1 << 30):.0f} GiB" for i, gpu in enumerate(gpus)]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    lines.append(f"{cores} CPU cores for this process, {memory:.0f} GiB of memory; load {os.getloadavg()[0]:.1f}")
+    room = f"{counted(cores, 'CPU core')} for this process, {memory:.0f} GiB of memory"
+    lines.append(f"{room}; load {os.getloadavg()[0]:.1f}")
     whole = gpus[0].total_memory / (1 << 30) if gpus else memory
     return {"gpus": len(gpus), "cores": cores, "memory_gib": whole, "lines": lines}
 

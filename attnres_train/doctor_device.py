@@ -14,6 +14,7 @@ from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import DeviceFile
+from attnres_train.plan.page import counted
 from attnres_train.plan.speeds import Link, Rates
 from attnres_train.plan.units import GIB, wire_slice_bytes
 from attnres_train.plan.whole import Plan
@@ -90,7 +91,7 @@ def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, An
     return DeviceFile(
         name="this machine",
         precision=shapes.precision,
-        shapes=f"{loaded.path.name}, {shapes.tokens} tokens at a time",
+        shapes=f"{loaded.path.name}, {counted(shapes.tokens, 'token')} at a time",
         peak_flops_per_second=max(
             found["alone"]["peak_flops_per_second"], *(found["alone"][f"{what}_flops_per_second"] for what in _PRODUCTS)
         ),

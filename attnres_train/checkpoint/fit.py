@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,9 @@ _ALLOWED_AS = {"tokenizer": "tokenizer", "train": "data"}
 _ISOLATION = "data.isolate_documents"
 _CONFIGURATION = "use the configuration the checkpoint was trained with"
 
+_SHOWN, _SHOWN_WHOLE = 3, 8
+"""Of tensors that all have one fault: how many are told, where more than the second number have it."""
+
 Shape = tuple[int, ...]
 
 
@@ -47,17 +50,38 @@ def differences(
     fingerprints: Mapping[str, str],
     settings: Mapping[str, Any],
 ) -> list[Difference]:
-    """Everything that differs. `stored_parts` are the names in the files, such as `first_moment/head.norm.weight`.
+    """Everything that differs, causes before what follows from them. `stored_parts` are the names in the files, such as
+    `first_moment/head.norm.weight`.
 
     Shapes alone do not tell: with twice the attention heads every matrix has the shape it had.
     """
+    tensors = list(_tensors(manifest, mine))
+    reshaped = any(difference.allowed_as is None for difference in tensors)
     return [
-        *_tensors(manifest, mine),
-        *_parts(manifest, stored_parts, mine),
-        *_fingerprints(manifest, fingerprints),
-        *_settings(manifest, settings),
+        *_settings(manifest, settings, reshaped),
         *_isolation(manifest, settings),
+        *_fingerprints(manifest, fingerprints),
+        *tensors,
+        *_parts(manifest, stored_parts, mine),
     ]
+
+
+def told(found: Sequence[Difference]) -> list[Problem]:
+    """The problems of `found`, on a screen: of many tensors with one fault a few, and how many more there are."""
+    problems = []
+    groups: dict[tuple[str | None, str], list[Problem]] = {}
+    for difference in found:
+        if difference.tensor is None:
+            problems.append(difference.problem)
+        else:
+            groups.setdefault((difference.allowed_as, difference.problem.remedy), []).append(difference.problem)
+    for group in groups.values():
+        if len(group) <= _SHOWN_WHOLE:
+            problems += group
+            continue
+        more = Problem(f"{len(group) - _SHOWN} more", f"likewise, the last of them {group[-1].key}", group[0].remedy)
+        problems += [*group[:_SHOWN], more]
+    return problems
 
 
 def _tensors(manifest: Manifest, mine: Mapping[str, Shape]) -> Iterator[Difference]:
@@ -97,11 +121,14 @@ def _fingerprints(manifest: Manifest, fingerprints: Mapping[str, str]) -> Iterat
             yield Difference(Problem(kind, text, remedy), _ALLOWED_AS[kind])
 
 
-def _settings(manifest: Manifest, settings: Mapping[str, Any]) -> Iterator[Difference]:
+def _settings(manifest: Manifest, settings: Mapping[str, Any], reshaped: bool) -> Iterator[Difference]:
+    """What describes another model; where the model is `reshaped` no word accepts it."""
     for key, (was, now) in changed_settings(manifest.settings, settings).items():
         if key.startswith(("model.", "residual.")) and key not in FREE_TO_CHANGE:
             text = f"was {was!r} in the checkpoint, is {now!r}: another model"
-            yield Difference(Problem(key, text, _or_allow(f"write {key} = {_toml(was)}", "settings")), "settings")
+            remedy = f"write {key} = {_toml(was)}"
+            remedy = f"{remedy}, or begin in another run folder" if reshaped else _or_allow(remedy, "settings")
+            yield Difference(Problem(key, text, remedy), "settings")
 
 
 def _isolation(manifest: Manifest, settings: Mapping[str, Any]) -> Iterator[Difference]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-from attnres_train.checkpoint.fit import Difference, differences
+from attnres_train.checkpoint.fit import Difference, differences, told
 from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.checkpoint.metadata import read_metadata
 from attnres_train.checkpoint.random_state import load_random_state
@@ -37,8 +37,7 @@ def load_checkpoint(
     found = differences(manifest, parts, shapes, fingerprints, settings)
     refused = [difference for difference in found if difference.allowed_as not in allow]
     if refused:
-        problems = [difference.problem for difference in refused]
-        raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in problems])
+        raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in told(refused)])
     _import(folder, manifest, engine, grid, found)
     if _same_grid(manifest, grid):
         load_random_state(folder, grid)

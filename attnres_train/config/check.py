@@ -15,6 +15,7 @@ from attnres_train.config.nearest import join_or, nearest_divisors, nearest_mult
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.unused import Unused
 from attnres_train.errors import Problem
+from attnres_train.words import counted
 
 _STAGES = ("parallel.pipeline", "parallel.virtual")
 
@@ -99,7 +100,7 @@ def _grid(config: RunConfig) -> Iterator[Problem]:
 def _stages(config: RunConfig) -> Iterator[Problem]:
     parallel, layers = config.parallel, config.model.num_layers
     stages, split = parallel.num_stages, parallel.layers_per_stage
-    grid = f"pipeline {parallel.pipeline} * virtual {parallel.virtual} = {stages} stages"
+    grid = f"pipeline {parallel.pipeline} * virtual {parallel.virtual} = {counted(stages, 'stage')}"
     if split is None:
         if layers < stages:
             message = f"{grid}, but model.num_layers = {layers}: not every stage gets one"
@@ -108,8 +109,8 @@ def _stages(config: RunConfig) -> Iterator[Problem]:
             yield Problem("parallel.pipeline", message, remedy)
         return
     if len(split) != stages:
-        message = f"{len(split)} numbers, wanted {stages} ({grid})"
-        remedy = f"write {stages} numbers that sum to {layers}"
+        message = f"{counted(len(split), 'number')}, wanted {stages} ({grid})"
+        remedy = f"write {counted(stages, 'number')} with a sum of {layers}"
         yield Unused("parallel.layers_per_stage", message, remedy, made_by=_STAGES)
     if min(split, default=0) < 0:
         message = f"{min(split)} layers on a stage"

@@ -9,6 +9,7 @@ from attnres_train.config.nearest import join_or, nearest_multiples
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem
 from attnres_train.parallel.schedule import Schedule
+from attnres_train.words import counted
 
 
 def check_batch(config: RunConfig, world_size: int | None) -> list[Problem]:
@@ -26,7 +27,8 @@ def _ranks_problem(config: RunConfig, world_size: int) -> Problem:
     degrees = f"tensor {parallel.tensor} * pipeline {parallel.pipeline}"
     if parallel.context > 1:
         degrees += f" * context {parallel.context}"
-    message = f"{world_size} ranks are no multiple of {degrees} = {parallel.model_ranks} ranks a replica"
+    are = "rank is" if world_size == 1 else "ranks are"
+    message = f"{world_size} {are} no multiple of {degrees} = {counted(parallel.model_ranks, 'rank')} a replica"
     counts = join_or(nearest_multiples(world_size, parallel.model_ranks))
     return Problem("parallel", message, f"start {counts} ranks, or change the degrees")
 
@@ -80,7 +82,7 @@ def _pipeline(config: RunConfig, data: int, count: int, valid: str) -> Iterator[
     training, parallel = config.training, config.parallel
     made = (
         f"{training.global_batch_size} / (micro_batch_size {training.micro_batch_size} * data {data}) "
-        f"= {count} micro-batches"
+        f"= {count} micro-batch{'' if count == 1 else 'es'}"
     )
     remedy = f"nearest valid global sizes: {valid}; or change parallel.pipeline or micro_batch_size"
     if count < parallel.pipeline:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.unused import Unused
 from attnres_train.errors import Problem
+from attnres_train.words import counted
 
 
 def check_schedule(config: RunConfig) -> list[Problem]:
@@ -31,7 +32,7 @@ def _rates(config: RunConfig) -> Iterator[Problem]:
 def _warmup(config: RunConfig) -> Iterator[Problem]:
     warmup, steps = config.schedule.warmup_steps, config.training.steps
     if warmup > steps:
-        message = f"{warmup} steps of warm-up, but training.steps = {steps}"
+        message = f"{counted(warmup, 'step')} of warm-up, but training.steps = {steps}"
         yield Problem("schedule.warmup_steps", message, f"write {steps} or less, or raise training.steps")
 
 
@@ -52,7 +53,7 @@ def _decay(config: RunConfig) -> Iterator[Problem]:
         remedy = 'remove it (or write "none"), or choose "cosine" or "wsd"'
         yield Unused(key, message, remedy, made_by=("schedule.kind",))
     elif decay is not None and decay <= warmup and warmup > 0:
-        message = f"{decay} is the step at which the cosine ends, but the warm-up takes {warmup} steps"
+        message = f"{decay} is the step at which the cosine ends, but the warm-up takes {counted(warmup, 'step')}"
         yield Problem(key, message, f"write more than {warmup}, or leave it out to decay until step {steps}")
 
 

@@ -17,6 +17,7 @@ from attnres_train.config.keys import Key
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.unused import Unused
 from attnres_train.errors import Problem
+from attnres_train.words import counted
 
 COMMAND_LINE = "command line"
 DEFAULT = "default"
@@ -95,7 +96,7 @@ def _scaled(settled: Settled, hidden: Mapping[str, Any]) -> Settled:
     for key, value in wanted.items():
         stated = getattr(schedule, key.partition(".")[2])
         if stated != value and settled.is_from_file(key):
-            note = f"{stated} of {before} steps, but {_STEPS} = {now}"
+            note = f"{stated} of {counted(before, 'step')}, but {_STEPS} = {now}"
             settled = settled.with_value(key, value, note, f"{value}, in proportion")
     return settled
 

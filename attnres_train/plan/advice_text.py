@@ -6,22 +6,18 @@ from dataclasses import asdict
 from typing import Any
 
 from attnres_train.plan.advise import Advice, Choice, Layout
-from attnres_train.plan.page import page_table
+from attnres_train.plan.page import counted, page_table
 from attnres_train.plan.units import GIB
 
 
 def advice_text(advice: Advice, title: str) -> str:
     """The best layouts with what each takes, how to ask for them, and a table of the reasons that refused others."""
     machine = advice.machine
-    lines = [
-        title,
-        "",
-        f"  {advice.world} x {machine.name}: {advice.tried} layouts tried, {advice.runnable} can run; the fastest:",
-        "",
-    ]
+    found = f"{counted(advice.tried, 'layout')} tried, {advice.runnable} can run; the fastest:"
+    lines = [title, "", f"  {advice.world} x {machine.name}: {found}", ""]
     if advice.choices:
         lines += page_table([_HEAD, *(_row(n, c) for n, c in enumerate(advice.choices, 1))], right=range(11))
-        asked = [(f"{n}:", choice.overrides or "as in the file") for n, choice in enumerate(advice.choices[:3], 1)]
+        asked = [(f"{n}:", choice.overrides or "as in the file") for n, choice in enumerate(advice.choices, 1)]
         lines += ["", *page_table(asked), "", *page_table(_MEANING)]
     else:
         lines += ["  none"]

@@ -204,7 +204,7 @@ class _Adviser:
         traffic = plan_traffic(config, timing.wire, count, layout.data)
         time = timing.plan(flops, save.total_bytes)
         wire_bytes = traffic.step_forward_bytes + traffic.step_backward_bytes
-        return Choice(layout, layout.overrides(self.config), time, memory, wire_bytes)
+        return Choice(layout, layout.overrides(self.config, self.entries), time, memory, wire_bytes)
 
 
 def _standing(state: StateBytes) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import refuse
 from attnres_train.plan.memory import stage_parameters
+from attnres_train.plan.page import counted
 from attnres_train.plan.simulate import Box, Message, Played
 from attnres_train.plan.timing import Timing
 from attnres_train.plan.whole import Plan
@@ -71,8 +72,8 @@ def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
     _draw_messages(steps, plan, played.messages, unit)
     shown = "" if count == plan.micro_batches else f", the first {count} of {plan.micro_batches} micro-batches alone"
     steps.set_title(
-        f"{plan.layout.num_sublayers // 2} layers, {plan.layout.mode}, pipeline {ranks} x virtual {plan.grid.virtual} "
-        f"on {plan.grid.world} x {plan.machine.name if plan.machine else ''}{shown}; "
+        f"{counted(plan.layout.num_sublayers // 2, 'layer')}, {plan.layout.mode}, pipeline {ranks} x virtual "
+        f"{plan.grid.virtual} on {plan.grid.world} x {plan.machine.name if plan.machine else ''}{shown}; "
         f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule",
         fontsize=10,
         loc="left",

@@ -11,8 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
+from attnres_train.config.resolve import resolved_split
 from attnres_train.config.run_config import RunConfig
 from attnres_train.engine.config import EngineConfig
+
+Balance = Literal["layers", "cost"]
 
 MOST_MICRO_BATCH = 8
 """Samples of a micro-batch; more of them seldom make a product faster and never a bubble smaller."""
@@ -35,17 +38,19 @@ class Layout:
     recompute: Literal["none", "depth", "block", "layer"]
     zero: int = 0
 
-    def overrides(self, config: RunConfig) -> str:
-        """The command-line overrides that make `config` this layout; what it has already is left out."""
+    def overrides(self, config: RunConfig, vocabulary: int) -> str:
+        """The command-line overrides that make `config` this layout; what it has already is left out, and what changes
+        nothing."""
         parallel, training, engine = config.parallel, config.training, config.engine
+        layers_per_stage, balance = self._split_as_stated(config, vocabulary)
         pairs: list[tuple[str, object, object]] = [
             ("parallel.tensor", self.tensor, parallel.tensor),
             ("parallel.pipeline", self.pipeline, parallel.pipeline),
             ("parallel.virtual", self.virtual, parallel.virtual),
             ("parallel.sequence", self.sequence, parallel.sequence),
-            ("parallel.layers_per_stage", None, parallel.layers_per_stage),
+            ("parallel.layers_per_stage", layers_per_stage, parallel.layers_per_stage),
             ("parallel.micro_batch_group", None, parallel.micro_batch_group),
-            ("parallel.balance", "cost", parallel.balance),
+            ("parallel.balance", balance, parallel.balance),
             ("training.micro_batch_size", self.micro_batch_size, training.micro_batch_size),
             ("training.accumulation", None, training.accumulation),
             ("training.recompute", self.recompute, training.recompute),
@@ -56,6 +61,16 @@ class Layout:
             pairs.append((f"engine.deepspeed.{name}", value, getattr(engine.deepspeed, name)))
         changed = [(key, wanted) for key, wanted, present in pairs if wanted != present]
         return " ".join(f"--{key} {str(wanted).lower()}" for key, wanted in changed)
+
+    def _split_as_stated(self, config: RunConfig, vocabulary: int) -> tuple[tuple[int, ...] | None, Balance]:
+        """`layers_per_stage` and `balance` that give this layout's split, as near to those of `config` as can be."""
+        wanted, parallel = self.applied_to(config), config.parallel
+        split = resolved_split(wanted, vocabulary)
+        for stated in ((parallel.layers_per_stage, parallel.balance), (None, parallel.balance)):
+            made = replace(wanted.parallel, layers_per_stage=stated[0], balance=stated[1])
+            if resolved_split(replace(wanted, parallel=made), vocabulary) == split:
+                return stated
+        return None, "cost"
 
     def applied_to(self, config: RunConfig) -> RunConfig:
         """`config` in this layout. With ZeRO it keeps what else it says of DeepSpeed."""

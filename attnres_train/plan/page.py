@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from attnres_train.words import counted as counted
+
 PAGE_COLUMNS = 120
 _INDENT, _GAP, _NARROWEST = 2, 2, 20
 _MIB = 2**20
@@ -34,11 +36,6 @@ def page_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> l
     return table(wrapped, indent=_INDENT, right=right)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 layer`, `2 layers`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def in_mib(size: int) -> str:
+def in_mib(size: float) -> str:
     """Bytes as a number of MiB."""
     return f"{size / _MIB:.3g}" if size < 1000 * _MIB else f"{size / _MIB:,.0f}"

@@ -29,6 +29,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "bubble_fraction": plan.bubble_fraction,
         "learning_rates": list(plan.learning_rates),
         "wire": plan.wire.as_json(),
+        "tensor_bytes": plan.tensor_bytes,
         "memory_gib": memory | {"total": plan.memory.total / GIB},
         "memory_rank": plan.memory.rank,
         "memory_host_gib": plan.memory.host / GIB,

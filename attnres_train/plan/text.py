@@ -19,11 +19,13 @@ def plan_text(plan: Plan, title: str) -> str:
         ("parameters", _parameters(plan)),
         ("ranks", _ranks(plan)),
         ("step", _step(plan)),
-        ("run", f"{plan.steps:,} steps, {plan.steps * plan.tokens_per_step:,} tokens; {_checkpoint(plan)}"),
+        ("run", f"{_length(plan)}; {_checkpoint(plan)}"),
         ("work", _work(plan)),
         ("first rates", _rates(plan)),
     ]
     facts += [("wire", _wire(plan)), ("", _kept(plan)), ("bubble", _bubble(plan))] if plan.wire.plan.hops() else []
+    if plan.tensor_bytes:
+        facts.append(("tensor", f"the tensor ranks reduce {in_mib(plan.tensor_bytes)} MiB of activations a step"))
     facts += [("memory", _memory(plan)), ("", _memory_kinds(plan)), *_time_rows(plan)]
     return "\n".join([title, "", *page_table(facts), "", *stage_table(plan)])
 
@@ -54,8 +56,12 @@ def _ranks(plan: Plan) -> str:
 
 def _step(plan: Plan) -> str:
     product = f"micro-batch {plan.micro_batch_size} * {plan.micro_batches} * data {plan.grid.data}"
-    samples = f"{plan.global_batch_size} samples ({product})"
-    return f"{samples} of {plan.sequence_length:,} tokens = {plan.tokens_per_step:,} tokens"
+    samples = f"{counted(plan.global_batch_size, 'sample')} ({product})"
+    return f"{samples} of {counted(plan.sequence_length, 'token')} = {counted(plan.tokens_per_step, 'token')}"
+
+
+def _length(plan: Plan) -> str:
+    return f"{counted(plan.steps, 'step')}, {counted(plan.steps * plan.tokens_per_step, 'token')}"
 
 
 def _work(plan: Plan) -> str:

@@ -17,6 +17,7 @@ from attnres_train.plan.speeds import Machine
 from attnres_train.plan.timing import TimePlan, Timing
 from attnres_train.plan.traffic import Traffic, plan_traffic
 from attnres_train.plan.units import GIB
+from attnres_train.plan.work import Worker
 
 _RATES_SHOWN = 10
 RESERVED_SHARE = 0.1
@@ -73,6 +74,8 @@ class Plan:
     bubble_fraction: float
     learning_rates: tuple[float, ...]
     wire: Traffic
+    tensor_bytes: float
+    """That the tensor ranks of the busiest pipeline rank reduce in a step; 0 without tensor parallelism."""
     memory: MemoryPlan
     checkpoint: CheckpointPlan
     time: TimePlan | None = None
@@ -134,6 +137,7 @@ def plan(
         bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, micro_batches),
         learning_rates=_first_rates(config),
         wire=plan_traffic(config, wire, micro_batches, data),
+        tensor_bytes=Worker(config, padded, wire, parameters).tensor_bytes() * micro_batches,
         memory=worst_rank_memory(config, padded, wire, micro_batches, data),
         checkpoint=checkpoint,
         time=time,

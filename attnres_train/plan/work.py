@@ -131,6 +131,13 @@ class Worker:
             work = work + self._layer * layers
         return work + self._head + self._head_backward
 
+    def tensor_bytes(self) -> float:
+        """That the tensor ranks of the busiest pipeline rank reduce for one micro-batch, as an all-reduce counts them:
+        the gather and the scatter that stand in its place are half of it each."""
+        stages = [visit.forward + visit.backward + visit.again for visit in self.stages()]
+        bytes_ = [work.all_reduce_bytes + (work.all_gather_bytes + work.reduce_scatter_bytes) / 2 for work in stages]
+        return max(sum(bytes_[stage] for stage in self.wire.stages_of(rank)) for rank in range(self.wire.pipeline))
+
     def _stage(self, stage: int) -> StageWork:
         layers, last = self.wire.layers_per_stage[stage], stage == self.wire.num_stages - 1
         readers = self.wire.readers(stage)

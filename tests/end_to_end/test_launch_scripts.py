@@ -25,11 +25,12 @@ def test_the_doctor_measures_what_a_step_needs(capsys: pytest.CaptureFixture[str
     assert found["versions"]["torch"] and found["devices"]["lines"] and found["links"]
     assert found["speeds"]["ranks"] == 2 and found["speeds"]["all_reduce_mib_per_second"] > 1
     assert found["needs"]["pipeline_mib"] > 0 and found["needs"]["gradients_mib"] > 0
+    assert found["needs"]["tensor_mib"] == 0, "there are no tensor ranks"
     assert main(["hostfile", str(tmp_path / "none")]) == 2
     (tmp_path / "hosts").write_text("127.0.0.1 slots=4\n")
     capsys.readouterr()
     assert main(["hostfile", str(tmp_path / "hosts")]) == 0
-    assert "1 nodes, 4 ranks" in capsys.readouterr().out
+    assert "1 node, 4 ranks" in capsys.readouterr().out
 
 
 def test_srun_with_several_tasks_a_node_is_refused_before_a_rank_starts(tmp_path: Path) -> None:

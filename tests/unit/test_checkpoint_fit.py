@@ -8,8 +8,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from attnres_train.checkpoint.config import CheckpointConfig
-from attnres_train.checkpoint.fit import FREE_TO_CHANGE, Difference, changed_settings, differences
-from attnres_train.checkpoint.manifest import Manifest
+from attnres_train.checkpoint.fit import FREE_TO_CHANGE, Difference, changed_settings, differences, told
+from attnres_train.checkpoint.manifest import Manifest, TensorRecord
 from tests.unit.checkpoint_folders import manifest
 
 SHAPES = {"a": (3, 4), "b": (5,)}
@@ -147,8 +147,40 @@ def test_every_difference_is_told_at_once_and_names_the_word_that_accepts_it() -
         remedy = difference.problem.remedy
         if difference.allowed_as is None:
             assert "checkpoint.allow" not in remedy, "nothing accepts it"
+        elif difference.allowed_as == "settings":
+            assert remedy == 'write residual.mode = "block", or begin in another run folder', "b has another shape"
         else:
             assert remedy.endswith(f'; or accept it with "{difference.allowed_as}" in checkpoint.allow')
+
+
+def test_another_width_leads_with_the_setting_and_is_told_on_a_screen() -> None:
+    """Two hundred tensors follow from one key, and no word in checkpoint.allow could help."""
+    names = [f"layers.{number}.mlp" for number in range(200)]
+    stored_ = manifest(
+        tensors={name: TensorRecord((192,), "float32") for name in names},
+        fingerprints=FINGERPRINTS,
+        settings={"model.hidden_size": 192},
+    )
+    parts = {f"{kind}/{name}" for kind in KINDS for name in names}
+    wider = dict.fromkeys(names, (256,)) | {"head": (256,)}
+    problems = told(differences(stored_, parts, wider, FINGERPRINTS, {"model.hidden_size": 256}))
+    assert problems[0].key == "model.hidden_size"
+    assert problems[0].message == "was 192 in the checkpoint, is 256: another model"
+    assert problems[0].remedy == "write model.hidden_size = 192, or begin in another run folder"
+    assert [p.key for p in problems[1:]] == ["head", *sorted(names)[:3], "197 more"]
+    assert problems[-1].message == "likewise, the last of them layers.99.mlp"
+    helped = [problem.key for problem in problems if "checkpoint.allow" in problem.remedy]
+    assert helped == ["head"], "what no word accepts is not told to be accepted"
+
+
+def test_few_tensors_are_all_named() -> None:
+    everything = found(mine={f"{name}{number}": (3, 4) for number in range(4) for name in "ab"})
+    assert sorted(problem.key for problem in told(everything)) == [
+        "a",
+        *(f"a{n}" for n in range(4)),
+        "b",
+        *(f"b{n}" for n in range(4)),
+    ]
 
 
 def test_changed_settings_are_told_and_equal_ones_are_not() -> None:

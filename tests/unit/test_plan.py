@@ -19,7 +19,7 @@ from attnres_train.plan import as_json, bubble_fraction, plan
 from attnres_train.plan.text import plan_text
 from attnres_train.tokenizer.config import TokenizerConfig
 from attnres_train.trainer.config import TrainingConfig
-from tests.unit.config_files import flags, small
+from tests.unit.config_files import flags, small, write
 
 PUBLISHED = Path(__file__).parents[2] / "configs/published"
 
@@ -251,3 +251,21 @@ def test_bubble_of_1f1b_and_interleaved() -> None:
     assert bubble_fraction(pipeline=1, virtual=1, micro_batches=5) == 0
     assert bubble_fraction(pipeline=4, virtual=1, micro_batches=8) == 3 / 11
     assert bubble_fraction(pipeline=4, virtual=2, micro_batches=8) == 3 / 19
+
+
+@pytest.mark.parametrize(
+    ("more", "slices"),
+    [
+        # Of a layer's two sublayers an all-reduce each way, of the embedding one, of the head one on the way back.
+        ({}, 4 * 4 + 2),
+        # Gathers and scatters, half an all-reduce each: backward gathers the input of both products once more.
+        ({"parallel__sequence": "true"}, (4 * (4 + 6) + 4) / 2),
+        ({"parallel__pipeline": 2}, 4 * 2 + 1),
+    ],
+)
+def test_the_plan_counts_what_tensor_ranks_reduce(tmp_path: Path, more: dict[str, object], slices: float) -> None:
+    config = load_checked(write(tmp_path), flags(parallel__tensor=2, **more), purpose="plan").config
+    micro_batches = 4
+    assert plan(config).tensor_bytes == micro_batches * slices * (2 * 32 * 64 * 2)
+    assert plan(load(write(tmp_path)).config).tensor_bytes == 0
+    assert "the tensor ranks reduce" in plan_text(plan(config), "")

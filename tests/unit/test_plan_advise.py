@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from attnres_train.cli import main
 from attnres_train.config.load import load, load_checked
 from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
+from attnres_train.config.run_config import RunConfig
 from attnres_train.plan import plan
 from attnres_train.plan.advice_text import advice_json, advice_text
 from attnres_train.plan.advise import Advice, advise
@@ -19,7 +21,7 @@ from attnres_train.plan.devices import DEVICES
 from attnres_train.plan.memory import stage_parameters
 from attnres_train.plan.speeds import machine_of
 from attnres_train.plan.timing import Timing
-from tests.unit.config_files import flags, write
+from tests.unit.config_files import SMALL, flags, write
 
 PUBLISHED = Path(__file__).parents[2] / "configs/published"
 H100 = machine_of(DEVICES["h100-sxm"], "bf16")
@@ -152,9 +154,8 @@ def test_a_run_of_deepspeed_is_advised_both_engines_and_how_to_ask_for_them(tmp_
         ("", [], "is a folder"),
         ("picture", [], "does not end in .png"),
         ("nowhere/x.png", [], "there is no folder"),
-        ("x.png", ["--advise"], "tries many"),
     ],
-    ids=["folder", "no suffix", "no folder", "advice"],
+    ids=["folder", "no suffix", "no folder"],
 )
 def test_pictures_that_cannot_be_are_refused(
     tmp_path: Path, name: str, more: list[str], wanted: str, capsys: Any
@@ -164,3 +165,30 @@ def test_pictures_that_cannot_be_are_refused(
     (problem,) = json.loads(capsys.readouterr().out)["problems"]
     assert problem["key"] == "--draw" and wanted in problem["message"]
     assert [path.suffix for path in tmp_path.iterdir()] == [".toml"]
+
+
+def test_every_row_of_advice_has_its_overrides_and_none_that_changes_nothing(tmp_path: Path, capsys: Any) -> None:
+    """Each is needed: without it the layout, or the memory that it takes, is another."""
+    text = SMALL.replace("num_layers = 4", "num_layers = 6") + 'recompute = "none"\n\n[parallel]\nbalance = "layers"\n'
+    path, picture = write(tmp_path, text), tmp_path / "fastest.png"
+    command = ["plan", str(path), "--world", "4", "--device", "h100-sxm", "--advise"]
+    assert main([*command, "--draw", str(picture)]) == 0
+    page = capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    config = load(path).config
+    choices = advise(config, 4, H100).choices
+    assert len(choices) == 5
+    for number, choice in enumerate(choices, 1):
+        assert f"  {number}:  {choice.overrides or 'as in the file'}" in page
+        words = choice.overrides.split()
+        whole = load(path, words).config
+        assert len(words) % 2 == 0 and "balance" not in choice.overrides or choice.layout.pipeline > 1
+        for first in range(0, len(words), 2):
+            less = load(path, words[:first] + words[first + 2 :]).config
+            assert _runs_as(less) != _runs_as(whole), f"{words[first]} changes nothing"
+
+
+def _runs_as(config: RunConfig) -> RunConfig:
+    """With the split that it comes to in the place of what it follows from."""
+    split = resolved_split(config, vocabulary_size(config))
+    return replace(config, parallel=replace(config.parallel, balance="layers", layers_per_stage=split))
