@@ -215,7 +215,7 @@ def _phases(run: Run, number: int) -> Chart | None:
         Series(name, curve.steps, curve.values, PHASE_COLOURS[(*PHASES, "other").index(name)], "area")
         for name, curve in shown.items()
     ]
-    note = f"Means of {len(steps) / _MOST_AREAS:.0f} logged steps each." if len(steps) > _MOST_AREAS else ""
+    note = f"Means of {len(steps) / _MOST_AREAS:.2g} logged steps each." if len(steps) > _MOST_AREAS else ""
     return Chart(f"phases-{number + 1}", f"A step's time by phase: {run.label}", _STEP, "seconds a step", series, note)
 
 
