@@ -145,7 +145,7 @@ def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[
         try:
             ratios.append(compute_advantage(mine.compute, mine.losses, other.compute, other.losses))
         except OutsideOfCurve as outside:
-            notes.append(f"seed {seed}: no compute at equal loss, it {outside}")
+            notes.append(f"seed {seed}: no compute at equal loss: {outside}")
     looks = [one.run.looks[-1][1] for one in own if one.run.looks]
     differences = [last[seed] - theirs[seed].losses[-1] for seed in paired] if compared else []
     flops = [curve.compute[-1] for curve in curves.values()]

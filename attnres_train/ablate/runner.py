@@ -16,6 +16,7 @@ from attnres_train.ablate.grid import Grid, logs_folder
 from attnres_train.ablate.state import CheckedRun
 from attnres_train.errors import ExitCode
 from attnres_train.launch.process import end_with_parent
+from attnres_train.plan.page import counted
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _POLL_SECONDS = 0.2
@@ -46,7 +47,8 @@ class Runner:
         """Launch those that are not done, at most `parallel_runs` at once, and wait for all."""
         waiting = [run for run in runs if run.stand != "done"]
         begun = sum(run.stand == "begun" for run in waiting)
-        self.tell(f"{len(runs)} runs: {len(runs) - len(waiting)} done, {begun} begun, {len(waiting) - begun} to begin")
+        stands = f"{len(runs) - len(waiting)} done, {begun} begun, {len(waiting) - begun} to begin"
+        self.tell(f"{counted(len(runs), 'run')}: {stands}")
         logs_folder(self.grid).mkdir(parents=True, exist_ok=True)
         with self._listening():
             while self._running or (waiting and not self.asked):

@@ -10,7 +10,7 @@ CONFIDENCE = 0.95
 
 
 class OutsideOfCurve(ValueError):
-    """A loss that a curve does not pass; the argument says on which side."""
+    """A loss that a curve does not pass; the argument says in a sentence why."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def compute_at(loss: float, compute: Sequence[float], losses: Sequence[float]) -
     Raises OutsideOfCurve for a loss that it never reached, or had reached at its first point: nothing is extrapolated.
     """
     if not losses or not losses[0] > loss:
-        raise OutsideOfCurve("was reached before the first evaluation")
+        raise OutsideOfCurve("it was reached before the first evaluation")
     for (before, above), (after, below) in zip(
         zip(compute, losses, strict=True), zip(compute[1:], losses[1:], strict=True), strict=False
     ):
@@ -95,7 +95,7 @@ def compute_at(loss: float, compute: Sequence[float], losses: Sequence[float]) -
             # Where a curve rose in between, the way down begins at its last point above.
             share = (above - loss) / (above - below)
             return math.exp(math.log(before) + share * (math.log(after) - math.log(before)))
-    raise OutsideOfCurve("was never reached")
+    raise OutsideOfCurve("it was never reached")
 
 
 def compute_advantage(
@@ -107,5 +107,8 @@ def compute_advantage(
     """
     if not losses or not reference or not math.isfinite(losses[-1]) or not math.isfinite(reference[-1]):
         raise OutsideOfCurve("there is no last loss to compare at")
+    for whose, evaluations in (("the run", losses), ("the reference", reference)):
+        if len(evaluations) == 1:
+            raise OutsideOfCurve(f"{whose} has one evaluation, and a curve needs two (training.eval_interval_steps)")
     level = max(losses[-1], reference[-1])
     return compute_at(level, reference_compute, reference) / compute_at(level, compute, losses)

@@ -8,6 +8,7 @@ sinks.py           lines of JSON, each step once across resumes; what guards tra
 tail.py            the last lines of a file
 event_file.py      TensorBoard's files
 wandb_sink.py      curves at Weights & Biases
+remaining.py       how long a run still takes
 console.py         log files of every rank, the lines of rank 0
 depth_watch.py     looks at the depth while a step runs, over all ranks
 depth_look.py      what a look found: plain numbers, tags, records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
+from datetime import datetime
 from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -16,6 +17,17 @@ CONSOLE = "attnres_train.console"
 
 def log_file(run_folder: Path, rank: int) -> Path:
     return run_folder / "logs" / f"rank-{rank:04d}.log"
+
+
+class Zoned(logging.Formatter):
+    """Lines with their time and its offset from UTC: logs of ranks in several zones, or over a change of the clocks,
+    can be laid beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
 
 
 class LogFile(WatchedFileHandler):
@@ -46,7 +58,7 @@ def start_logging(run_folder: Path, rank: int) -> None:
         ) from error
     # A disk that fills up must not bury the reason under one traceback a lost log line.
     logging.raiseExceptions = False
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    to_file.setFormatter(Zoned())
     root = logging.getLogger()
     root.handlers[:] = [to_file]
     root.setLevel(logging.INFO)

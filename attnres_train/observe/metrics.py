@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from attnres_train.observe.phases import PHASES
+from attnres_train.observe.record_lines import LOSS_TOKENS
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
 
@@ -62,6 +63,7 @@ def step_metrics(
     utilisation = {} if peak_flops_per_second is None else {"throughput/mfu": flops_per_second / peak_flops_per_second}
     return {
         "loss/train": report.loss,
+        LOSS_TOKENS: report.tokens,
         "optim/lr": report.learning_rate,
         "optim/grad_norm": report.grad_norm,
         "optim/skipped_steps": state.skipped_steps,

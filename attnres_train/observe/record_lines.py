@@ -6,6 +6,8 @@ from typing import Any
 
 from attnres_train.strict_json import loads
 
+LOSS_TOKENS = "loss_tokens"
+"""Beside `loss/train`, of how many tokens it is the mean; older records, which lack it, have that of one step."""
 _LARGEST_STEP = 2**53
 
 

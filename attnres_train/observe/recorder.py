@@ -17,6 +17,7 @@ from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
 from attnres_train.observe.event_file import EventFile
 from attnres_train.observe.metrics import Rates, Timing, over_ranks, step_metrics
+from attnres_train.observe.remaining import Remaining
 from attnres_train.observe.sinks import Guarded, Sink, guarded_lines
 from attnres_train.observe.wandb_sink import WandbSink
 from attnres_train.parallel.grid import Grid
@@ -37,6 +38,7 @@ class Recorder:
         self._depth = DepthRecorder(run_folder, state.step, self._picture) if looks else None
         wanted = config.observe.sample_log and grid.rank == 0
         self.sample_sink = guarded_lines(run_folder / "samples.jsonl", state.step) if wanted else None
+        self._remaining = Remaining()
         self._restart_clock(state)
 
     def step(self, state: TrainState, report: StepReport, sample_ids: Sequence[Sequence[str]], *, last: bool) -> None:
@@ -62,7 +64,8 @@ class Recorder:
         )
         self._write(state, values)
         steps = self.config.training.steps
-        log.info(step_line(state.step, steps, values, (steps - state.step) * values["time/step_seconds"]))
+        left = self._remaining.seconds(time.perf_counter(), state.step, steps, values["time/step_seconds"])
+        log.info(step_line(state.step, steps, values, left))
         self._restart_clock(state)
 
     def depth(self, state: TrainState, look: DepthLook) -> None:

@@ -68,6 +68,10 @@ class Maps:
     columns: Sequence[str]
     steps: Sequence[int]
     cells: Sequence[NDArray[np.float64]]
+    has_shares: bool
+    """Whether the weights of a reader are shares of one, so that they can be held against an equal one."""
+    by_share: bool
+    """Whether the colours do so, unless somebody asks for the weights."""
     note: str = ""
 
     @property

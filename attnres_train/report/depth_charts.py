@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from attnres_train.observe.depth_look import DepthLook, ReaderLook
-from attnres_train.observe.depth_map import column_name, map_cells, map_columns
+from attnres_train.observe.depth_map import column_name, has_shares, map_cells, map_columns, shows_shares
 from attnres_train.report.charts import Chart, Maps, Section, Series, both_in_legend, colour_of, kind_of
 from attnres_train.report.curves import Numbers
 from attnres_train.report.run_folder import Run
@@ -34,7 +34,9 @@ BY_DEPTH: Sequence[tuple[str, str, str, bool, Value]] = (
 def map_section(runs: Sequence[Run]) -> Section:
     text = (
         "Where readers look: the mean weight of each source (across) for each sublayer and the head (down). Blue names "
-        "are attention, brown ones MLPs. The colour steps are finer among small weights, and the same for all looks."
+        "are attention, brown ones MLPs. Colours stand for the weight, in finer steps among small ones, or, of many "
+        "sources, where that would be dark all over, for the weight over an equal share of what is read: red is more, "
+        "blue less. Buttons change between both. Colours mean the same at all looks."
     )
     without = [run.label for run in runs if run.looks and not _weighs(run)]
     text += f" No map, for nothing is weighed: {', '.join(without)}." if without else ""
@@ -74,6 +76,8 @@ def depth_maps(run: Run, number: int) -> Maps | None:
         [column_name(column) for column in columns],
         [step for step, _ in alike],
         cells,
+        all(has_shares(look) for _, look in alike),
+        shows_shares(last),
         note,
     )
 

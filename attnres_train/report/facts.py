@@ -14,7 +14,7 @@ from attnres_train.config.keys import NONE_TEXT
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Table
 from attnres_train.report.compute import flops_per_token, parameters
-from attnres_train.report.curves import Curve, smoothed, smoothing_window
+from attnres_train.report.curves import FEWEST_SMOOTHED, Curve, smoothed
 from attnres_train.report.run_folder import Run
 
 NOT_THERE = "–"
@@ -35,9 +35,11 @@ class Facts:
     tokens: int | None
     model_flops: float | None
     training_loss: float | None
-    """Smoothed, at the end."""
+    """At the end, smoothed like its curve."""
     validation_loss: float | None
     """The last one."""
+    validation_losses: Mapping[str, float]
+    """The last one of each set that has a name."""
     bits_per_byte: float | None
     skipped_steps: int | None
     tokens_per_second: float | None
@@ -49,7 +51,8 @@ class Facts:
     alarms: int
 
 
-def facts_of(run: Run) -> Facts:
+def facts_of(run: Run, span: float | None = None) -> Facts:
+    """What the files of `run` say; `span`: tokens that the training loss is smoothed over, None leaves it as it is."""
     training = run.curve("loss/train")
     position = training if training is not None else run.curve("loss/valid")
     rate = run.curve("throughput/tokens_per_second")
@@ -68,8 +71,9 @@ def facts_of(run: Run) -> Facts:
         steps_planned=config.get("training.steps"),
         tokens=tokens,
         model_flops=None if flops is None or tokens is None else flops * tokens,
-        training_loss=None if training is None else _smoothed_end(training),
+        training_loss=None if training is None else _end(training, span),
         validation_loss=_last(run, "loss/valid"),
+        validation_losses={name: curve.values[-1].item() for name, curve in run.parts("loss/valid").items()},
         bits_per_byte=_last(run, "loss/valid_bits_per_byte"),
         skipped_steps=int(skipped) if skipped is not None and math.isfinite(skipped) else None,
         tokens_per_second=None if rate is None else float(np.nanmedian(rate.values)),
@@ -91,24 +95,39 @@ def gradient_spread(look: DepthLook) -> float | None:
     return _ratio(max(sizes), min(sizes)) if sizes else None
 
 
-def facts_table(facts: Sequence[Facts]) -> Table:
-    """A row a run."""
-    head = [
-        *("run", "residual", "layers", "parameters", "steps", "tokens", "model FLOPs", "training loss (nats a token)"),
-        *("validation loss (nats a token)", "bits a byte", "skipped steps", "tokens/s (median)"),
-        *("partial, last over first", "gradient, largest over smallest", "depth alarms"),
-    ]
+def facts_tables(facts: Sequence[Facts], span: float | None = None) -> list[Table]:
+    """Each with a row a run: what was trained, what came out, and the losses of named validation sets. Of one table
+    half would lie beyond a small window."""
+    trained = ["run", "residual", "layers", "parameters", "steps", "tokens", "model FLOPs", "tokens/s (median)"]
     rows = [
         [
             *(fact.run, fact.mode or NOT_THERE, _count(fact.layers), _count(fact.parameters), _steps(fact)),
-            *(_count(fact.tokens), _short(fact.model_flops, "3g"), _short(fact.training_loss, "4f")),
-            *(_short(fact.validation_loss, "4f"), _short(fact.bits_per_byte, "4f"), _count(fact.skipped_steps)),
-            *(_short(fact.tokens_per_second, "0f"), _short(fact.partial_growth, "3g")),
+            *(_count(fact.tokens), _short(fact.model_flops, "3g"), _short(fact.tokens_per_second, "0f")),
+        ]
+        for fact in facts
+    ]
+    tables = [Table(trained, rows, numbers=range(2, len(trained)))]
+    training = "training loss" if span is None else "training loss, smoothed"
+    came_out = [
+        *("run", training, "validation loss", "bits a byte", "skipped steps", "partial, last over first"),
+        *("gradient, largest over smallest", "depth alarms"),
+    ]
+    rows = [
+        [
+            *(fact.run, _short(fact.training_loss, "4f"), _short(fact.validation_loss, "4f")),
+            *(_short(fact.bits_per_byte, "4f"), _count(fact.skipped_steps), _short(fact.partial_growth, "3g")),
             *(_short(fact.gradient_spread, "3g"), _count(fact.alarms)),
         ]
         for fact in facts
     ]
-    return Table(head, rows, numbers=range(2, len(head)))
+    over = "" if span is None else f"; the training loss is smoothed over {span:,.0f} tokens, the same of every run"
+    tables.append(Table(came_out, rows, range(1, len(came_out)), f"At the end, losses in nats a token{over}:"))
+    names = list(dict.fromkeys(name for fact in facts for name in fact.validation_losses))
+    if names:
+        rows = [[fact.run, *(_short(fact.validation_losses.get(name), "4f") for name in names)] for fact in facts]
+        note = "Validation loss by set, at the end (nats a token):"
+        tables.append(Table(["run", *names], rows, range(1, 1 + len(names)), note))
+    return tables
 
 
 def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -141,10 +160,11 @@ def _last(run: Run, tag: str) -> float | None:
     return None if curve is None else curve.last
 
 
-def _smoothed_end(curve: Curve) -> float | None:
-    """The last smoothed value; of a curve that ends without a finite value that value."""
+def _end(curve: Curve, span: float | None) -> float | None:
+    """The last smoothed value; of a curve of few records, or one that ends without a finite value, the last one."""
     last = curve.last
-    return last if last is None or not math.isfinite(last) else smoothed(curve, smoothing_window(len(curve))).last
+    rough = span is None or last is None or not math.isfinite(last) or len(curve) < FEWEST_SMOOTHED
+    return last if rough else smoothed(curve, span, 2).last
 
 
 def _ratio(one: float, other: float) -> float | None:

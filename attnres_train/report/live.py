@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from plotly import graph_objects as go
 
-from attnres_train.observe.depth_map import SCALE_TICKS
+from attnres_train.observe.depth_map import DOUBLING_TICKS, MOST_DOUBLINGS, SCALE_TICKS, over_equal_share
 from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series
 
 _MARKS = {"attention": "circle", "mlp": "square", "head": "diamond"}
@@ -43,30 +43,21 @@ def live_chart(chart: Chart) -> go.Figure:
 
 
 def live_maps(maps: Maps) -> go.Figure:
-    """One map and, for several looks, a slider; the last look is shown first."""
+    """One map and, for several looks, a slider; the last look is shown first. Where weights are shares, with buttons
+    for what colours stand for."""
+    scales = [False, True] if maps.has_shares else [False]
     steps = [
         {
             "label": f"{step:,}",
             "method": "restyle",
-            "args": [{"z": [_plain(_lifted(cells))], "customdata": [_plain(cells)]}, [0]],
+            "args": [
+                {"z": [_plain(_lifted(cells, by_share)) for by_share in scales], "customdata": [_plain(cells)]},
+                list(range(len(scales))),
+            ],
         }
         for step, cells in zip(maps.steps, maps.cells, strict=True)
     ]
-    last = maps.cells[-1]
-    figure = go.Figure(
-        go.Heatmap(
-            z=_lifted(last),
-            customdata=last,
-            y=[name for name, _ in maps.rows],
-            x=list(maps.columns),
-            zmin=0.0,
-            zmax=maps.largest**0.5,
-            colorscale="Viridis",
-            colorbar=_colour_bar(maps.largest),
-            hovertemplate="%{y} reads %{x}: %{customdata:.4f}<extra></extra>",
-            hoverongaps=False,
-        )
-    )
+    figure = go.Figure([_heatmap(maps, by_share) for by_share in scales])
     _lay_out(figure, maps.title, "source", "reader")
     height = figure.layout.margin.t + min(860, 170 + 20 * len(maps.rows))
     figure.update_layout(height=height, plot_bgcolor="#e6e6e6")
@@ -83,7 +74,38 @@ def live_maps(maps: Maps) -> go.Figure:
     if len(steps) > 1:
         slider = {"active": len(steps) - 1, "currentvalue": {"prefix": "step "}, "pad": {"t": 60}, "steps": steps}
         figure.update_layout(sliders=[slider], height=figure.layout.height + 90)
+    if maps.has_shares:
+        figure.update_layout(updatemenus=[_scale_buttons(maps.by_share)])
+        figure.update_layout(margin={"t": figure.layout.margin.t + 30}, height=figure.layout.height + 30)
     return figure
+
+
+def _heatmap(maps: Maps, by_share: bool) -> go.Heatmap:
+    last = maps.cells[-1]
+    weights: dict[str, Any] = {"zmin": 0.0, "zmax": maps.largest**0.5, "colorscale": "Viridis"}
+    doublings = {"zmin": -MOST_DOUBLINGS, "zmax": MOST_DOUBLINGS, "colorscale": "RdBu", "reversescale": True}
+    times = ", 2^%{z:.1f} times an equal share" if by_share else ""
+    return go.Heatmap(
+        z=_lifted(last, by_share),
+        customdata=last,
+        y=[name for name, _ in maps.rows],
+        x=list(maps.columns),
+        **(doublings if by_share else weights),
+        colorbar=_share_bar() if by_share else _colour_bar(maps.largest),
+        hovertemplate=f"%{{y}} reads %{{x}}: %{{customdata:.4f}}{times}<extra></extra>",
+        hoverongaps=False,
+        visible=by_share == maps.by_share,
+    )
+
+
+def _scale_buttons(by_share: bool) -> dict[str, Any]:
+    """Above the map, at its right."""
+    buttons = [
+        {"label": label, "method": "restyle", "args": [{"visible": [not share, share]}, [0, 1]]}
+        for label, share in (("weight", False), ("over an equal share", True))
+    ]
+    place = {"x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom", "pad": {"b": 4}}
+    return {"type": "buttons", "direction": "right", "active": int(by_share), "buttons": buttons, **place}
 
 
 def _traces(series: Series) -> list[Any]:
@@ -157,14 +179,20 @@ def _log_ticks(numbers: Sequence[NDArray[np.float64]]) -> str | int:
     return "D2" if len(values) and values.max() < 1e4 * values.min() else 1
 
 
-def _lifted(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Square roots, so that steps among small weights show; a weight below zero has the colour of zero."""
-    return np.sqrt(np.maximum(cells, 0.0))
+def _lifted(cells: NDArray[np.float64], by_share: bool) -> NDArray[np.float64]:
+    """Square roots, so that steps among small weights show; a weight below zero has the colour of zero. Or doublings
+    over an equal share."""
+    return over_equal_share(cells) if by_share else np.sqrt(np.maximum(cells, 0.0))
 
 
 def _plain(cells: NDArray[np.float64]) -> list[list[float | None]]:
     """Lists, for in the steps of a slider plotly's script reads no packed arrays; four digits keep them short."""
     return [[None if np.isnan(cell) else round(float(cell), 4) for cell in row] for row in cells]
+
+
+def _share_bar() -> dict[str, Any]:
+    ticks = {"tickvals": list(DOUBLING_TICKS), "ticktext": list(DOUBLING_TICKS.values())}
+    return {"title": {"text": "times an equal share", "side": "right"}, "thickness": 14, **ticks}
 
 
 def _colour_bar(largest: float) -> dict[str, Any]:

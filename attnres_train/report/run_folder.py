@@ -20,9 +20,9 @@ from attnres_train.config.keys import all_keys
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.record_lines import LOSS_TOKENS, record_of
 from attnres_train.plan.page import counted
-from attnres_train.report.curves import Curve
+from attnres_train.report.curves import Curve, Point
 
 MOST_PROBLEMS = 5
 """Of a configuration that are told."""
@@ -49,6 +49,10 @@ class Run:
 
     def curve(self, tag: str) -> Curve | None:
         return self.curves.get(tag)
+
+    def parts(self, tag: str) -> dict[str, Curve]:
+        """Curves of `TAG/NAME` by name: the same of one validation set or of one source."""
+        return {one.removeprefix(f"{tag}/"): curve for one, curve in self.curves.items() if one.startswith(f"{tag}/")}
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -144,12 +148,17 @@ class _Lines:
 
 def _curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
     lines = _Lines(path)
-    points: dict[str, list[tuple[float, float, float]]] = {}
+    points: dict[str, list[Point]] = {}
     for record in lines.records(skipped=b'"depth/'):
-        step, tokens = float(record["step"]), _number(record.get("tokens"))
+        step, tokens, means_over = (
+            float(record["step"]),
+            _number(record.get("tokens")),
+            _number(record.get(LOSS_TOKENS)),
+        )
         for tag, value in record.items():
             if "/" in tag and isinstance(value, int | float):
-                points.setdefault(tag, []).append((step, tokens, _number(value)))
+                span = means_over if tag.startswith("loss/train") else math.nan
+                points.setdefault(tag, []).append((step, tokens, _number(value), span))
     curves = {tag: Curve.of(rows) for tag, rows in points.items()}
     notes = lines.told()
     for tag, curve in curves.items():

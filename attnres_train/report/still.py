@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attnres_train.observe.depth_map import draw_cells, draw_scale
 from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ def still_chart(chart: Chart) -> Figure:
 
 def still_maps(maps: Maps) -> Figure:
     """At most four looks side by side, from the first to the last."""
-    from matplotlib.colors import PowerNorm
     from matplotlib.figure import Figure
 
     chosen = np.unique(np.linspace(0, len(maps.steps) - 1, min(_MOST_MAPS, len(maps.steps))).round().astype(int))
@@ -67,9 +67,7 @@ def still_maps(maps: Maps) -> Figure:
     everybody = figure.subplots(1, len(chosen), squeeze=False, sharey=True)[0]
     image: Any = None
     for axes, number in zip(everybody, chosen, strict=True):
-        scale = PowerNorm(0.5, vmin=0.0, vmax=maps.largest)
-        image = axes.imshow(maps.cells[number], aspect="auto", cmap="viridis", norm=scale, interpolation="nearest")
-        axes.set_facecolor("#e6e6e6")  # what is not read
+        image = draw_cells(axes, maps.cells[number], maps.largest, by_share=maps.by_share)
         axes.set_title(f"step {maps.steps[number]:,}", fontsize=9)
         every = math.ceil(len(maps.columns) / 30)
         shown = range(0, len(maps.columns), every)
@@ -82,7 +80,7 @@ def still_maps(maps: Maps) -> Figure:
     figure.suptitle(as_it_is(maps.title), fontsize=11, wrap=True)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("reader", fontsize=9)
-    figure.colorbar(image, ax=everybody[-1], label="mean weight", shrink=0.8)
+    draw_scale(figure, image, everybody[-1], maps.largest, by_share=maps.by_share)
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,24 +12,31 @@ from attnres_train.observe.phases import PHASES
 from attnres_train.report.charts import PHASE_COLOURS, Chart, Section, Series, Style, both_in_legend, colour_of
 from attnres_train.report.compute import flops_per_token
 from attnres_train.report.curves import (
+    FEWEST_SMOOTHED,
     Curve,
     Numbers,
-    every_nth,
     mean_by_stretch,
     smoothed,
-    smoothing_window,
+    smoothing_span,
     thinned,
 )
 from attnres_train.report.run_folder import Run
 
 MOST_POINTS = 1500
 """Of one curve on the page."""
+_MOST_SMOOTHED = 500
 _MOST_AREAS = 300
 _STEP, _TOKENS, _COMPUTE = "step", "tokens", "compute (model FLOPs)"
 Axis = Callable[[Curve], Numbers | None]
 
 
+def shared_span(runs: Sequence[Run]) -> float | None:
+    """Tokens that the curves of all `runs` are smoothed over; None where they are not."""
+    return smoothing_span([curve for run in runs if (curve := run.curve("loss/train")) is not None])
+
+
 def loss_section(runs: Sequence[Run]) -> Section:
+    span = shared_span(runs)
     by_flops = [(run, flops_per_token(run)) for run in runs]
     axes: list[tuple[str, str, Sequence[Axis]]] = [
         ("steps", _STEP, [lambda curve: curve.steps] * len(runs)),
@@ -41,22 +49,26 @@ def loss_section(runs: Sequence[Run]) -> Section:
             f"Loss against {name}",
             label,
             "loss (nats a token)",
-            [s for i, run in enumerate(runs) for s in _loss_series(run, i, x_of[i], both_in_legend(len(runs)))],
+            [s for i, run in enumerate(runs) for s in _loss_series(run, i, x_of[i], both_in_legend(len(runs)), span)],
         )
         for name, label, x_of in axes
     ]
     bits, tag = "Validation loss in bits", "loss/valid_bits_per_byte"
     charts.append(_chart(runs, "bits", bits, "bits a byte", tag, "points", from_zero=False))
+    charts += _by_name(runs, "valid", "Validation loss", "nats a token", "loss/valid", "points", None)
+    charts += _by_name(runs, "valid-bits", "Validation loss in bits", "bits a byte", tag, "points", None)
+    charts += _by_name(runs, "train", "Training loss", "nats a token", "loss/train", "pale", span)
     text = "Solid: training loss, smoothed, over the pale raw one. Dashed with marks: validation loss. "
     lost = [run.label for run, flops in by_flops if flops is None]
     text += f"Without compute, for neither metrics nor configuration tell it: {', '.join(lost)}. " if lost else ""
-    return Section("Loss", text + thinning_note(runs), list(_filled(charts)))
+    return Section("Loss", text + thinning_note(runs, span), list(_filled(charts)))
 
 
 def optimization_section(runs: Sequence[Run]) -> Section:
+    norm, span = "optim/grad_norm", shared_span(runs)
     charts = [
         _chart(runs, "learning-rate", "Learning rate", "learning rate", "optim/lr"),
-        _chart(runs, "gradient-norm", "Gradient norm", "norm before clipping", "optim/grad_norm", "pale", y_log=True),
+        _chart(runs, "gradient-norm", "Gradient norm", "norm before clipping", norm, "pale", y_log=True, span=span),
         _chart(runs, "skipped-steps", "Skipped steps", "steps skipped so far", "optim/skipped_steps"),
     ]
     text = "The gradient norm is that of the whole model before clipping, smoothed over the pale raw one."
@@ -65,9 +77,10 @@ def optimization_section(runs: Sequence[Run]) -> Section:
 
 def speed_section(runs: Sequence[Run]) -> Section:
     rate, flops = "throughput/tokens_per_second", "throughput/model_tflops_per_device"
+    span = shared_span(runs)
     charts = [
-        _chart(runs, "tokens-per-second", "Tokens a second, all devices", "tokens/s", rate, "pale"),
-        _chart(runs, "tflops-per-device", "Model FLOPs a second and device", "TFLOP/s", flops, "pale"),
+        _chart(runs, "tokens-per-second", "Tokens a second, all devices", "tokens/s", rate, "pale", span=span),
+        _chart(runs, "tflops-per-device", "Model FLOPs a second and device", "TFLOP/s", flops, "pale", span=span),
         *(chart for i, run in enumerate(runs) if (chart := _phases(run, i)) is not None),
         _chart(runs, "checkpoint", "Wait for a checkpoint to begin", "seconds", "time/checkpoint_seconds", "points"),
     ]
@@ -88,15 +101,19 @@ def memory_section(runs: Sequence[Run]) -> Section:
     return Section("Memory and wire", "What crosses the stages of the pipeline, all of them.", list(_filled(charts)))
 
 
-def thinning_note(runs: Sequence[Run]) -> str:
-    """What is not shown of the longest curve, and what a smoothed value is."""
+def thinning_note(runs: Sequence[Run], span: float | None) -> str:
+    """What a smoothed value is, and what is not shown of the longest curve."""
     longest = max((len(curve) for run in runs for curve in run.curves.values()), default=0)
-    window = smoothing_window(longest)
-    words = f"A smoothed value is the mean of the last {window:,} logged steps. " if window > 1 else ""
+    words = ""
+    if span is not None:
+        words += (
+            f"A smoothed value is the height of the straight line through the records of the {span:,.0f} tokens around "
+            "it, so many for every run, whatever is logged of them: it does not lag. "
+        )
     if longest > MOST_POINTS:
         words += (
             f"Of {longest:,} logged steps a raw curve shows at most {MOST_POINTS:,}: the smallest and the largest of "
-            "each of equal stretches; smoothed ones are means of all."
+            f"each of equal stretches; a smoothed one is drawn through {_MOST_SMOOTHED:,}."
         )
     return words
 
@@ -105,27 +122,28 @@ def _compute(flops: float | None, curve: Curve) -> Numbers | None:
     return None if flops is None else curve.tokens * flops
 
 
-def _loss_series(run: Run, number: int, x_of: Axis, both: bool) -> Iterator[Series]:
+def _loss_series(run: Run, number: int, x_of: Axis, both: bool, span: float | None) -> Iterator[Series]:
     colour, group = colour_of(number), "" if both else run.label
     if (curve := run.curve("loss/train")) is not None:
-        yield from _raw_and_smooth(curve, f"{run.label}, training", colour, x_of, group)
+        yield from _raw_and_smooth(curve, f"{run.label}, training", colour, x_of, span, group)
     if (curve := run.curve("loss/valid")) is not None and (x := x_of(shown := thinned(curve, MOST_POINTS))) is not None:
         label = f"{run.label}, validation"
         yield Series(label, x, shown.values, colour, "dashed", in_legend=both, group=group)
 
 
-def _raw_and_smooth(curve: Curve, label: str, colour: str, x_of: Axis, group: str = "") -> Iterator[Series]:
+def _raw_and_smooth(
+    curve: Curve, label: str, colour: str, x_of: Axis, span: float | None, group: str = ""
+) -> Iterator[Series]:
     group = group or label
-    window = smoothing_window(len(curve))
     raw = thinned(curve, MOST_POINTS)
     x = x_of(raw)
     if x is None:
         return
-    if window == 1:
+    if span is None or len(curve) < FEWEST_SMOOTHED:
         yield Series(label, x, raw.values, colour, group=group)
         return
     yield Series(f"{label}, raw", x, raw.values, colour, "pale", in_legend=False, group=group)
-    smooth = every_nth(smoothed(curve, window), MOST_POINTS)
+    smooth = smoothed(curve, span, _MOST_SMOOTHED)
     smooth_x = x_of(smooth)
     if smooth_x is not None:
         yield Series(label, smooth_x, smooth.values, colour, group=group)
@@ -142,20 +160,39 @@ def _chart(
     y_log: bool = False,
     from_zero: bool = True,
     scale: float = 1.0,
+    span: float | None = None,
 ) -> Chart:
-    """One tag of every run against steps; `pale` is smoothed too."""
+    """One tag of every run against steps; `pale` is smoothed too, over `span` tokens."""
+    curves = [(run.label, curve.times(scale), i) for i, run in enumerate(runs) if (curve := run.curve(tag)) is not None]
+    series = _against_steps(curves, style, span)
+    return Chart(name, title, _STEP, unit, series, y_log=y_log, from_zero=from_zero and not y_log)
+
+
+def _by_name(
+    runs: Sequence[Run], name: str, title: str, unit: str, tag: str, style: Style, span: float | None
+) -> Iterator[Chart]:
+    """`TAG/NAME`: of one run all names in one chart, of several runs a chart a name."""
+    names = list(dict.fromkeys(part for run in runs for part in run.parts(tag)))
+    if len(runs) == 1 and names:
+        curves = [(part, curve, i) for i, (part, curve) in enumerate(runs[0].parts(tag).items())]
+        yield Chart(f"{name}-by-name", f"{title} by name", _STEP, unit, _against_steps(curves, style, span))
+        return
+    for number, part in enumerate(names):
+        curves = [(run.label, curve, i) for i, run in enumerate(runs) if (curve := run.parts(tag).get(part))]
+        series = _against_steps(curves, style, span)
+        yield Chart(f"{name}-{number + 1}", f"{title}: {part}", _STEP, unit, series)
+
+
+def _against_steps(curves: Sequence[tuple[str, Curve, int]], style: Style, span: float | None) -> list[Series]:
+    """Each with its label and the number of its colour."""
     series: list[Series] = []
-    for i, run in enumerate(runs):
-        curve = run.curve(tag)
-        if curve is None:
-            continue
-        curve = Curve(curve.steps, curve.tokens, curve.values * scale)
+    for label, curve, number in curves:
         if style == "pale":
-            series += _raw_and_smooth(curve, run.label, colour_of(i), lambda curve: curve.steps)
+            series += _raw_and_smooth(curve, label, colour_of(number), lambda curve: curve.steps, span)
         else:
             shown = thinned(curve, MOST_POINTS)
-            series.append(Series(run.label, shown.steps, shown.values, colour_of(i), style))
-    return Chart(name, title, _STEP, unit, series, y_log=y_log, from_zero=from_zero and not y_log)
+            series.append(Series(label, shown.steps, shown.values, colour_of(number), style))
+    return series
 
 
 def _phases(run: Run, number: int) -> Chart | None:
@@ -172,13 +209,13 @@ def _phases(run: Run, number: int) -> Chart | None:
     parts = {name: curve.take(np.searchsorted(curve.steps, steps)) for name, curve in phases.items()}
     known = np.sum([curve.values for curve in parts.values()], axis=0)
     all_of_it = whole.take(np.searchsorted(whole.steps, steps))
-    parts["other"] = Curve(steps, all_of_it.tokens, np.maximum(all_of_it.values - known, 0.0))
+    parts["other"] = replace(all_of_it, values=np.maximum(all_of_it.values - known, 0.0))
     shown = {name: mean_by_stretch(curve, _MOST_AREAS) for name, curve in parts.items()}
     series = [
         Series(name, curve.steps, curve.values, PHASE_COLOURS[(*PHASES, "other").index(name)], "area")
         for name, curve in shown.items()
     ]
-    note = f"Means of {len(steps) / _MOST_AREAS:.0f} logged steps each." if len(steps) > _MOST_AREAS else ""
+    note = f"Means of {len(steps) / _MOST_AREAS:.2g} logged steps each." if len(steps) > _MOST_AREAS else ""
     return Chart(f"phases-{number + 1}", f"A step's time by phase: {run.label}", _STEP, "seconds a step", series, note)
 
 

@@ -11,11 +11,17 @@ from typing import Any
 from attnres_train.errors import refuse
 from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
 from attnres_train.report.depth_charts import by_depth_section, map_section
-from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_table
+from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_tables
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import Run, read_runs
 from attnres_train.report.still import png_of, still_chart, still_maps
-from attnres_train.report.training_charts import loss_section, memory_section, optimization_section, speed_section
+from attnres_train.report.training_charts import (
+    loss_section,
+    memory_section,
+    optimization_section,
+    shared_span,
+    speed_section,
+)
 
 PAGE = "index.html"
 _MOST_IN_TITLE = 3
@@ -53,7 +59,8 @@ def report(folders: Sequence[Path], output: Path) -> Report:
     Raises Refused with every folder that is no run, and where `output` cannot be written.
     """
     runs = read_runs(folders)
-    facts = [facts_of(run) for run in runs]
+    span = shared_span(runs)
+    facts = [facts_of(run, span) for run in runs]
     found = differences({run.label: run.config for run in runs if run.config is not None})
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     introduction = f"Made {made} from the files in {', '.join(str(run.folder) for run in runs)}."
@@ -77,7 +84,7 @@ def sections_of(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str,
 
 
 def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]) -> Section:
-    tables = [facts_table(facts)]
+    tables = facts_tables(facts, shared_span(runs))
     alarms = [[run.label, f"{step:,}", words] for run in runs for step, words in run.alarms]
     if alarms:
         tables.append(Table(["run", "step", "depth alarm"], alarms, numbers=[1]))
@@ -86,11 +93,11 @@ def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping
         tables.append(Table(["run", "damaged or absent in its folder"], notes))
     configured = [run.label for run in runs if run.config is not None]
     if len(configured) > 1:
-        same = "The configurations do not differ."
-        note = "What differs between the configurations, run folders left out:" if found else same
-        tables.append(differences_table(found, configured, note))
-    text = f"Colours repeat after {len(COLOURS)} runs." if len(runs) > len(COLOURS) else ""
-    return Section("Runs", text, tables)
+        note = "What differs between the configurations, run folders left out:"
+        tables += [differences_table(found, configured, note)] if found else []
+    text = f"Colours repeat after {len(COLOURS)} runs. " if len(runs) > len(COLOURS) else ""
+    same = "The configurations do not differ." if len(configured) > 1 and not found else ""
+    return Section("Runs", text + same, tables)
 
 
 def write_sections(output: Path, title: str, introduction: str, sections: Sequence[Section]) -> tuple[Path, list[Path]]:

@@ -58,10 +58,10 @@ def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
     assert {path.name for path in (run / "checkpoints").iterdir()} == {"latest", "step-00000010", "step-00000012"}
 
     first = records(run / "metrics.jsonl")[0]
-    assert TAGS | {"step", "tokens", "samples"} == first.keys()
+    assert TAGS | {"step", "tokens", "samples", "loss_tokens"} == first.keys()
     phases = [value for tag, value in first.items() if tag.startswith("time/") and tag != "time/step_seconds"]
     assert 0.5 * first["time/step_seconds"] < sum(phases) < 1.05 * first["time/step_seconds"]
-    assert (first["step"], first["samples"], first["tokens"]) == (1, 8, 8 * 32)
+    assert (first["step"], first["samples"], first["tokens"], first["loss_tokens"]) == (1, 8, 8 * 32, 8 * 32)
     # 3 layers on 2 stages: blocks of 3 sublayers put source 0, block 1 and a partial on the one hop.
     assert first["pipeline/forward_bytes"] == first["pipeline/backward_bytes"] == 4 * 3 * 32 * 2 * 32 * 4
     losses = by_step(run, "loss/train")

@@ -317,7 +317,17 @@ def test_one_seed_has_no_interval_and_nothing_is_extrapolated(write_grid: GridWr
     finish(grid, 1, [(10, 3.5), (20, 3.0)])
     cell = results_of(grid).cells[1]
     assert cell.loss is not None and cell.loss.high is None and cell.advantage is None
-    assert cell.notes == ["seed 1: no compute at equal loss, it was reached before the first evaluation"]
+    assert cell.notes == ["seed 1: no compute at equal loss: it was reached before the first evaluation"]
+
+
+def test_one_evaluation_is_told_as_such(write_grid: GridWriter) -> None:
+    grid = read_grid(write_grid(seeds="[1]"))
+    finish(grid, 0, [(10, 5.0), (20, 4.0)])
+    finish(grid, 1, [(20, 3.0)])
+    cell = results_of(grid).cells[1]
+    assert cell.loss is not None and cell.loss_over_reference is not None and cell.advantage is None
+    words = "seed 1: no compute at equal loss: the run has one evaluation, and a curve needs two"
+    assert cell.notes == [f"{words} (training.eval_interval_steps)"]
 
 
 def test_a_loss_on_the_way_that_is_not_finite_is_left_out_of_the_curve_and_told(write_grid: GridWriter) -> None:

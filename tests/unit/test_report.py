@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,22 +18,31 @@ from attnres_train.config.load import load
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.errors import ExitCode
 from attnres_train.model.size import total_parameters, training_flops_per_token
+from attnres_train.observe.depth_look import DepthLook
+from attnres_train.observe.depth_map import over_equal_share
 from attnres_train.report.charts import Chart, Maps
 from attnres_train.report.compute import flops_per_token, parameters
-from attnres_train.report.curves import Curve, smoothed, thinned
+from attnres_train.report.curves import Curve, smoothed, smoothing_span, thinned
 from attnres_train.report.depth_charts import by_depth_section, depth_maps, map_section
-from attnres_train.report.facts import differences, facts_of
+from attnres_train.report.facts import differences, facts_of, facts_tables
 from attnres_train.report.live import live_chart, live_maps
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import MOST_LOOKS, read_run, read_runs, short_names
 from attnres_train.report.still import png_of, still_chart, still_maps
-from attnres_train.report.training_charts import MOST_POINTS, loss_section, optimization_section, speed_section
+from attnres_train.report.training_charts import (
+    MOST_POINTS,
+    loss_section,
+    optimization_section,
+    shared_span,
+    speed_section,
+)
 from attnres_train.report.write import overview_section, report, sections_of
 from tests.unit.config_files import write
 from tests.unit.run_folders import FLOPS_A_TOKEN, TOKENS_A_STEP, look_at, make_run, step_record, write_lines
 
 BLOCK = DepthLayout(8, "block", 2)
 STANDARD = DepthLayout(8, "standard", None)
+MANY = DepthLayout(40, "full", 1)
 AS_STANDARD = ("--residual.mode=standard", "--residual.block_size=none")
 
 
@@ -145,13 +157,68 @@ def test_maps_of_a_deep_model_are_fewer(tmp_path: Path) -> None:
     assert len(maps.steps) == 200_000 // (121 * 121) and maps.note == "13 of 20 looks."
 
 
+def test_of_many_sources_a_map_shows_weights_over_an_equal_share(tmp_path: Path) -> None:
+    """Else 50 sources are one dark triangle: an equal share of them is a fiftieth."""
+    run = read_run(make_run(tmp_path / "many", looks=[(10, look_at(MANY)), (20, look_at(MANY, weight=0.5))]), "many")
+    maps = depth_maps(run, 0)
+    assert maps is not None and maps.by_share and maps.has_shares
+    equal, first = (over_equal_share(cells) for cells in maps.cells)
+    assert np.nanmax(np.abs(equal)) < 1e-12, "as many as each reader has"
+    assert first[-1, 0] == pytest.approx(np.log2(0.5 * 41)) and first[-1, 1] == pytest.approx(np.log2(0.5 / 40 * 41))
+    assert np.isnan(first[0, 5]), "what is not read has no colour"
+    figure = live_maps(maps)
+    weights, shares = figure.data
+    assert (weights.visible, shares.visible) == (False, True)
+    assert [button.args[0]["visible"] for button in figure.layout.updatemenus[0].buttons] == [
+        [True, False],
+        [False, True],
+    ]
+    moved = figure.layout.sliders[0].steps[1].args
+    assert list(moved[1]) == [0, 1] and moved[0]["z"][1][-1][0] == pytest.approx(first[-1, 0], abs=1e-3)
+    (image,) = still_maps(maps).axes[1].images
+    assert image.get_array()[-1, 0] == pytest.approx(first[-1, 0])
+
+
+def test_few_sources_and_weights_that_are_no_shares_are_shown_as_they_are(block: Path) -> None:
+    few = depth_maps(read_run(block, "block"), 0)
+    assert few is not None and not few.by_share and live_maps(few).data[0].visible
+    looks = [(10, look_at(MANY)), (20, look_at(MANY))]
+    doubled = [replace(one, weights=tuple(2 * w for w in one.weights or ())) for one in looks[1][1].readers]
+    looks[1] = (20, DepthLook(tuple(doubled)))
+    none = depth_maps(replace(read_run(block, "block"), looks=looks), 0)
+    assert none is not None and not none.by_share and len(live_maps(none).data) == 1
+    assert live_maps(none).layout.updatemenus == ()
+
+
+def test_named_sets_and_sources_have_curves_of_their_own(tmp_path: Path) -> None:
+    runs = []
+    for number, names in enumerate((("books", "code/c"), ("books",))):
+        folder = make_run(tmp_path / f"run-{number}")
+        with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            for step in range(1, 21):
+                own = {f"loss/train/{name}": 7.0 - step / 10 for name in names}
+                if step % 10 == 0:
+                    own |= {f"loss/valid/{name}": 6.0 + number - step / 10 for name in names}
+                file.write(json.dumps({"step": step, "tokens": step * TOKENS_A_STEP, **own}) + "\n")
+        runs.append(read_run(folder, f"run-{number}"))
+    charts = {item.title: item for item in loss_section(runs[:1]).items}
+    assert series(charts["Validation loss by name"], "code/c") == ([10, 20], [5.0, 4.0])
+    assert series(charts["Training loss by name"], "books, raw")[1][-1] == 5.0
+    charts = {item.title: item for item in loss_section(runs).items}
+    assert series(charts["Validation loss: books"], "run-1")[1] == [6.0, 5.0]
+    assert [one.label for one in charts["Validation loss: code/c"].series] == ["run-0"]  # type: ignore[union-attr]
+    table = facts_tables([facts_of(run) for run in runs])[-1]
+    assert table.head == ["run", "books", "code/c"]
+    assert table.rows == [["run-0", "4.0000", "4.0000"], ["run-1", "5.0000", "–"]]
+
+
 def test_facts_and_alarms(tmp_path: Path) -> None:
     collapsed = make_run(tmp_path / "run", looks=[(10, look_at(BLOCK)), (20, look_at(BLOCK, weight=0.995))])
     runs = read_runs([collapsed])
-    facts = facts_of(runs[0])
+    facts = facts_of(runs[0], shared_span(runs))
     assert (facts.mode, facts.layers, facts.steps, facts.steps_planned) == ("block", 4, 20, 20)
     assert facts.tokens == 20 * TOKENS_A_STEP and facts.model_flops == pytest.approx(20 * TOKENS_A_STEP * FLOPS_A_TOKEN)
-    assert facts.training_loss == pytest.approx(8 - np.mean(range(16, 21)) / 10) and facts.validation_loss == 4.0
+    assert facts.training_loss == pytest.approx(8 - 20 / 10) and facts.validation_loss == 4.0
     assert facts.partial_growth == 8.0 and facts.gradient_spread == 8.0
     assert facts.tokens_per_second == 2000.0
     assert facts.alarms == len(runs[0].alarms) > 0
@@ -283,16 +350,73 @@ def test_a_hundred_thousand_steps_in_seconds(tmp_path: Path) -> None:
     section = loss_section([run])
     x, y = series(section.items[0], "long, training, raw")
     assert len(x) <= MOST_POINTS and y[x.index(spike)] == 99.0, "a peak is not thinned away"
-    assert "Of 100,000 logged steps" in section.text and "mean of the last 2,000 logged steps" in section.text
+    assert "Of 100,000 logged steps" in section.text and "the 511,995 tokens around it" in section.text
+
+
+def logged(loss: Callable[[float], float], steps: int, every: int, *, mean: bool, tokens: int = 10) -> Curve:
+    """A run logged every so many steps, as older records have it, or each with the mean of what went before."""
+    points = []
+    for step in range(every, steps + 1, every):
+        own = [loss(one) for one in range(step - every + 1, step + 1)]
+        span = float(every * tokens) if mean else np.nan
+        points.append((float(step), float(step * tokens), float(np.mean(own)) if mean else own[-1], span))
+    return Curve.of(points)
+
+
+def test_runs_logged_every_step_and_every_fifth_are_smoothed_alike() -> None:
+    """By as many tokens, wherever the records lie (tensorflow/tensorboard#1518): else one of the same two runs wins."""
+
+    def loss(step: float) -> float:
+        return 3 + 5 * math.exp(-step / 300)
+
+    curves = [logged(loss, 1000, every, mean=mean) for every, mean in ((1, False), (5, False), (5, True), (20, True))]
+    span = smoothing_span(curves)
+    assert span == 5 * 20 * 10, "five records of the most sparsely logged run"
+    for curve in curves:
+        found = smoothed(curve, span, 500)
+        assert found.steps[-1] == 1000
+        truth = np.array([loss(step) for step in found.steps])
+        assert np.abs(found.values - truth).max() < 0.04, "100 steps of the curve fall by up to 1.4"
+        assert found.values[-1] == pytest.approx(loss(1000), abs=5e-3)
+    assert smoothing_span(curves[:1]) == 1000 * 10 / 50 and smoothing_span([]) is None
+
+
+def test_a_smoothed_curve_takes_noise_away_and_does_not_lag() -> None:
+    noise = np.random.default_rng(1).normal(scale=0.3, size=1001)
+    runs = [
+        logged(lambda step: 8 - step / 200 + noise[int(step)], 1000, every, mean=mean)
+        for every, mean in ((1, False), (5, True))
+    ]
+    span = smoothing_span(runs)
+    assert span == 250
+    one, other = (smoothed(curve, span, 10_000) for curve in runs)
+    truth = 8 - one.steps / 200
+    assert abs(float(np.mean(one.values - truth))) < 0.02, "the mean of the last 25 would be 0.06 above"
+    assert float(np.std(one.values - truth)) < 0.3 / 3
+    both = np.isin(one.steps, other.steps)
+    assert np.abs(one.values[both] - other.values).max() < 0.2 and one.values[-1] == pytest.approx(
+        other.values[-1], abs=0.05
+    )
+
+
+def test_smoothing_survives_what_is_damaged() -> None:
+    points = [
+        (float(n), 10.0 * n, 1e300 if n == 50 else float("nan") if n == 30 else 1.0, np.nan) for n in range(1, 101)
+    ]
+    points[69] = (70.0, np.nan, 1.0, np.nan)
+    found = smoothed(Curve.of(points), 50.0, 1000)
+    assert len(found) == 99 and np.isfinite(found.values).all() and found.values[-1] == 1.0
+    assert len(smoothed(Curve.of([(1.0, np.nan, 1.0, np.nan)]), 50.0, 10)) == 0
+    assert smoothing_span([Curve.of([(float(n), np.nan, 1.0, np.nan) for n in range(30)])]) is None
 
 
 def test_curves() -> None:
-    curve = Curve.of([(2, 20, 5.0), (1, 10, 1.0), (3, 30, np.nan), (4, 40, 2.0), (2, 20, 3.0)])
+    points = [(2, 20, 5.0), (1, 10, 1.0), (3, 30, np.nan), (4, 40, 2.0), (2, 20, 3.0)]
+    curve = Curve.of([(*point, np.nan) for point in points])
     assert curve.steps.tolist() == [1, 2, 3, 4] and curve.values[1] == 3.0, "the later line of a step holds"
-    assert smoothed(curve, 2).values.tolist() == [1.0, 2.0, 3.0, 2.0]
-    assert curve.last == 2.0 and np.isnan(Curve.of([(1, 1, 1.0), (2, 2, np.nan)]).last or 0.0)
+    assert curve.last == 2.0 and np.isnan(Curve.of([(1, 1, 1.0, 1), (2, 2, np.nan, 1)]).last or 0.0)
     noise = np.random.default_rng(1).normal(size=10_000)
-    long = Curve(np.arange(10_000.0), np.arange(10_000.0), noise)
+    long = Curve(np.arange(10_000.0), np.arange(10_000.0), noise, np.full(10_000, np.nan))
     thin = thinned(long, 100)
     assert len(thin) <= 100 and thin.values.max() == noise.max() and thin.values.min() == noise.min()
     assert (thin.steps[0], thin.steps[-1]) == (0, 9_999) and (np.diff(thin.steps) > 0).all()
