@@ -8,9 +8,28 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON="${ATTNRES_VENV:-$ROOT/.venv}/bin/python"
 if [ -n "${ATTNRES_VENV:-}" ]; then export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; fi
+export PYTHONSAFEPATH=1 # a random.py or wandb/ in the working directory is the user's own, and no module of ours
 
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }
+
+# What another script starts with `&` ignores SIGINT, and bash can never trap what was ignored when it began: so begin
+# again. To be called with the script's own arguments.
+heed_interrupts() {
+    [ "$(trap -p INT)" = "trap -- '' SIGINT" ] && env --default-signal=INT true 2>/dev/null || return 0
+    exec env --default-signal=INT bash "$0" "$@"
+}
+
+# The exit code of process $1, a child; a trapped signal ends a `wait` early.
+wait_out() {
+    local code=0
+    wait "$1" || code=$?
+    while kill -0 "$1" 2>/dev/null; do
+        code=0
+        wait "$1" || code=$?
+    done
+    return "$code"
+}
 
 find_python() {
     local candidate

@@ -38,7 +38,7 @@ from attnres_train.launch.names import (
     wait_for_name,
     who_listens,
 )
-from attnres_train.launch.process import PARENT, end_with_parent, parent_mark
+from attnres_train.launch.process import PARENT, end_with_parent, parent_mark, speak_freely
 from attnres_train.launch.record import JOB, OUTPUT
 from attnres_train.launch.twice import refuse_double_launch
 from attnres_train.launch.watch import Job
@@ -70,6 +70,7 @@ class Stop:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Launch what the command line says and return the exit code."""
+    speak_freely()
     options = _options(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent()
@@ -189,7 +190,9 @@ def _refuse_taken_port(master: Master) -> None:
 
 def _environment(launch: Launch, folder: Path, interface: str | None) -> dict[str, str]:
     added = added_environment(launch, os.environ, has_gpu(), interface)
-    return {**os.environ, **added, JOB: str(folder), PARENT: parent_mark(os.getpid())}
+    # PET_NNODES and the like are torchrun's options as platforms set them; here the script's options say it.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    return {**kept, **added, JOB: str(folder), PARENT: parent_mark(os.getpid())}
 
 
 def _forward(environment: dict[str, str], folder: Path) -> None:
