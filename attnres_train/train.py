@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from attnres_train.errors import ExitCode, Refused, refuse
+from attnres_train.launch.facts import has_gpu
 from attnres_train.launch.gate import leave
+from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
+from attnres_train.launch.names import refuse_unknown_master
+from attnres_train.launch.process import raise_file_limit, speak_freely
 from attnres_train.launch.record import JOB, End, Record
-from attnres_train.launch.twice import refuse_lonely_rank
+from attnres_train.launch.twice import place
 from attnres_train.observe.presence import Presence
 from attnres_train.trainer.signals import StopRequest
 
@@ -35,7 +39,15 @@ TIMED_OUT = ("Timed out", "timed out", "Timeout", "timeout")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the configuration says and return the exit code."""
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    speak_freely()
+    raise_file_limit()
+    try:
+        rank, world_size = place(os.environ, has_gpu())
+        refuse_wrong_interfaces(os.environ, interfaces())
+        refuse_unknown_master(os.environ)
+    except Refused as refusal:
+        print(f"refused:\n{refusal}", file=sys.stderr)
+        return ExitCode.REFUSED
     presence = Presence(rank, world_size, partial(os.kill, os.getpid(), signal.SIGTERM))
     stop = StopRequest(partial(_give_up, rank, presence))
     stop.listen()
@@ -53,7 +65,6 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
     from attnres_train.observe.console import CONSOLE, log_file, start_logging
 
     try:
-        refuse_lonely_rank(os.environ)
         path, overrides = _arguments(arguments)
         loaded = load_checked(path, overrides, world_size)
         corpora = open_corpora(loaded.config)

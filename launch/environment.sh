@@ -11,6 +11,7 @@ VENV=${ATTNRES_VENV:-$ROOT/.venv}
 PYTHON=$VENV/bin/python
 if [ -n "${ATTNRES_VENV:-}" ]; then export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; fi
 unset PYTHONHOME # another Python's library, with which that of .venv does not start
+export PYTHONSAFEPATH=1 # a random.py or wandb/ in the working directory is the user's own, and no module of ours
 
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }
@@ -29,6 +30,24 @@ elif sys.implementation.name != "cpython" or sys.maxsize < 2**32 or sysconfig.ge
 elif find_spec("venv") is None or find_spec("ensurepip") is None:
     print("lacks venv; on Debian and Ubuntu: apt-get install python%s-venv" % version)
 PYTHON
+}
+
+# What another script starts with `&` ignores SIGINT, and bash can never trap what was ignored when it began: so begin
+# again. To be called with the script's own arguments.
+heed_interrupts() {
+    [ "$(trap -p INT)" = "trap -- '' SIGINT" ] && env --default-signal=INT true 2>/dev/null || return 0
+    exec env --default-signal=INT bash "$0" "$@"
+}
+
+# The exit code of process $1, a child; a trapped signal ends a `wait` early.
+wait_out() {
+    local code=0
+    wait "$1" || code=$?
+    while kill -0 "$1" 2>/dev/null; do
+        code=0
+        wait "$1" || code=$?
+    done
+    return "$code"
 }
 
 # The Python to make .venv with: the one that is named, else of those that constraints.txt speaks of, else any.

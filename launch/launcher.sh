@@ -10,6 +10,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 launch() {
     local launcher=$1 config='' options=() overrides=() dry_run=''
     shift
+    heed_interrupts "$@"
     while [ $# -gt 0 ]; do
         case $1 in
         -h | --help) usage; exit 0 ;;
@@ -61,11 +62,7 @@ supervise() {
     setsid "$PYTHON" "$@" &
     started=$!
     [ -z "$stopped" ] || kill -TERM "$started" 2>/dev/null || true
-    wait "$started" || code=$?
-    while kill -0 "$started" 2>/dev/null; do # a trapped signal ends the first wait early
-        code=0
-        wait "$started" || code=$?
-    done
+    wait_out "$started" || code=$?
     # Killed by our signal before it could listen: nothing had begun.
     if [ -n "$stopped" ] && [ "$code" -eq 143 ]; then end_stopped; fi
     if [ "$code" -eq 137 ]; then

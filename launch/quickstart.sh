@@ -16,6 +16,7 @@ TEXT
 }
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+heed_interrupts "$@"
 ranks=2 steps='' prepare_only='' overrides=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -60,7 +61,10 @@ tool preprocess "$corpus/valid.jsonl" --tokenizer "$corpus/tokenizer.model" --ou
 [ -z "$prepare_only" ] || exit 0
 
 code=0
-"$ROOT/launch/torchrun.sh" configs/quickstart.toml --ranks "$ranks" ${overrides[@]+"${overrides[@]}"} || code=$?
+"$ROOT/launch/torchrun.sh" configs/quickstart.toml --ranks "$ranks" ${overrides[@]+"${overrides[@]}"} &
+training=$!
+trap 'kill -TERM "$training" 2>/dev/null || true' TERM INT USR1 HUP # a stop is the training's, too
+wait_out "$training" || code=$?
 [ "$code" -eq 0 ] || exit "$code"
 
 "$PYTHON" - "$corpus/valid" runs/quickstart <<'PYTHON'

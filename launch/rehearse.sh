@@ -20,6 +20,7 @@ TEXT
 }
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+heed_interrupts "$@"
 config='' launcher=torchrun ranks=2 dry_run='' overrides=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -126,11 +127,7 @@ done
 
 for node in 0 1; do
     code=0
-    wait "${nodes[$node]}" || code=$?
-    while kill -0 "${nodes[$node]}" 2>/dev/null; do # a trapped signal ends the wait early
-        code=0
-        wait "${nodes[$node]}" || code=$?
-    done
+    wait_out "${nodes[$node]}" || code=$?
     codes+=("$code")
 done
 sleep 0.2 # the last lines

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ SHUTDOWN_SECONDS = 600
 STORE_SECONDS = 120
 """How long torchrun's agents wait for each other once the nodes have met."""
 STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
-FORWARDED = ("ATTNRES_", "CUDA_", "DS_", "GLOO_", "MASTER_", "NCCL_", "OMP_", "PYTHON", "TORCH", "TRITON_")
+FORWARDED = tuple("ATTNRES_ CUDA_ DS_ GLOO_ MASTER_ MLFLOW MV2 NCCL OMP_ PYTHON TORCH TRITON_ UCX".split())
 """Variables that start so go from the script to the ranks of other nodes under pdsh; the user's .deepspeed_env adds
 others. Under every other launch the ranks inherit the environment of the script on their node."""
 NOT_FORWARDED = ("ATTNRES_JOB", "ATTNRES_PARENT")
@@ -88,7 +90,18 @@ def _deepspeed(launch: Launch) -> list[str]:
         words += ["--no_ssh", "--node_rank", str(launch.node_rank)]
     if launch.master is not None:
         words += ["--master_addr", launch.master.host, "--master_port", str(launch.master.port)]
-    return [*words, "--module", ENTRY, *launch.arguments]
+    arguments = map(through_pdsh, launch.arguments) if launch.pdsh else launch.arguments
+    return [*words, "--module", ENTRY, *arguments]
+
+
+def through_pdsh(word: str) -> str:
+    """`word` so that every host's ranks get exactly it, by way of DeepSpeed, pdsh and the shell of the host.
+
+    DeepSpeed puts words with a space into double quotes and escapes the double quotes in them; pdsh replaces %h, %n,
+    %u and %%.
+    """
+    quoted = re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word)
+    return quoted.replace("%", "%%")
 
 
 def added_environment(
@@ -96,18 +109,22 @@ def added_environment(
 ) -> dict[str, str]:
     """What the launcher is given beside `environment`; what is set there already stays."""
     wanted = {"OMP_NUM_THREADS": "1"}  # ranks that share cores spin at each other's barriers
-    if launch.nodes > 1 and interface is not None and not launch.pdsh:
-        # gloo takes the interface of the host's own name, which is often 127.0.1.1; under pdsh names may differ
+    # gloo takes the interface of the host's own name, which is often 127.0.1.1 or unknown; under pdsh names may differ
+    if interface is not None and not launch.pdsh:
         wanted["GLOO_SOCKET_IFNAME"] = interface
     if launch.launcher == "deepspeed" and not has_gpu:
         wanted["DS_ACCELERATOR"] = "cpu"
-    return {name: value for name, value in wanted.items() if name not in environment}
+    return {name: value for name, value in wanted.items() if not environment.get(name)}
 
 
 def forwarded(environment: Mapping[str, str]) -> list[str]:
-    """The lines of the .deepspeed_env that pdsh's ranks get."""
+    """The lines of the .deepspeed_env that pdsh's ranks get: DeepSpeed puts all but plain values into double quotes."""
     return [
-        f"{name}={value}"
+        f"{name}={_in_double_quotes(value)}"
         for name, value in sorted(environment.items())
         if name.startswith(FORWARDED) and name not in NOT_FORWARDED and "\n" not in value
     ]
+
+
+def _in_double_quotes(value: str) -> str:
+    return re.sub(r'([\\$`"])', r"\\\1", value).replace("%", "%%")

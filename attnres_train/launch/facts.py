@@ -17,6 +17,10 @@ def version_facts() -> dict[str, str]:
     }
 
 
+def has_gpu() -> bool:
+    return Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
+
+
 def code_hash() -> str:
     """A hash of the package's source files, wherever they lie."""
     root = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import fcntl
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +48,17 @@ def resolve(host: str) -> str:
         raise refuse(
             "host name", what, "correct it, or use an address, or add it to /etc/hosts of every node"
         ) from error
+
+
+def refuse_unknown_master(environment: Mapping[str, str]) -> None:
+    """Refuse to wait for a rank 0 whose name, as the launcher told it, is not known here."""
+    if (host := environment.get("MASTER_ADDR")) and "RANK" in environment:
+        try:
+            resolve(host)
+        except Refused as refusal:
+            what = f"{host!r}: {refusal.problems[0].message}"
+            remedy = "add it to /etc/hosts; on one machine: launch/torchrun.sh, or torchrun --local-addr 127.0.0.1"
+            raise refuse("MASTER_ADDR", what, remedy) from refusal
 
 
 def wait_for_name(host: str, limit_seconds: float) -> None:
@@ -111,7 +122,7 @@ def interface_towards(address: str) -> str | None:
             probe.connect((address, 9))  # sends nothing: only the route is looked up
             own = probe.getsockname()[0]
             for _, name in socket.if_nameindex():
-                if _address_of(probe, name) == own:
+                if address_of(name) == own:
                     return name
     except OSError:
         pass
@@ -138,9 +149,11 @@ def who_listens(port: int) -> str:
     return "another process"
 
 
-def _address_of(probe: socket.socket, interface: str) -> str | None:
+def address_of(interface: str) -> str | None:
+    """The IPv4 address of a network interface of this machine; None where it has none."""
     request = struct.pack("256s", interface.encode()[:15])
-    try:
-        return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
-    except OSError:
-        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+        except OSError:
+            return None

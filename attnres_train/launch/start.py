@@ -21,8 +21,9 @@ from types import FrameType
 
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.launch.commands import Launch, added_environment, command, forwarded
-from attnres_train.launch.facts import version_facts
+from attnres_train.launch.facts import has_gpu, version_facts
 from attnres_train.launch.hostfile import Host, read_hostfile
+from attnres_train.launch.interfaces import interfaces, is_loopback, refuse_wrong_interfaces
 from attnres_train.launch.job_folder import job_folder
 from attnres_train.launch.meeting import Node, meet
 from attnres_train.launch.names import (
@@ -37,7 +38,7 @@ from attnres_train.launch.names import (
     wait_for_name,
     who_listens,
 )
-from attnres_train.launch.process import PARENT, end_with_parent, parent_mark
+from attnres_train.launch.process import PARENT, end_with_parent, parent_mark, speak_freely
 from attnres_train.launch.record import JOB, OUTPUT
 from attnres_train.launch.twice import refuse_double_launch
 from attnres_train.launch.watch import Job
@@ -69,6 +70,7 @@ class Stop:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Launch what the command line says and return the exit code."""
+    speak_freely()
     options = _options(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent()
@@ -81,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_shown(launch))
             return ExitCode.DONE
         refuse_double_launch(os.environ, launch)
+        refuse_wrong_interfaces(os.environ, interfaces())
         total = sum(host.slots for host in hosts) or launch.nodes * launch.ranks
         where = "this machine" if launch.nodes == 1 else f"{launch.nodes} nodes"
         _say(f"{launch.arguments[0]}, ranks on {where}: {total}; checking it, while {launch.launcher} loads")
@@ -117,7 +120,7 @@ def _await(check: subprocess.Popen[bytes]) -> None:
 def _launch(
     launch: Launch, hosts: Sequence[Host], join_seconds: float, folder: Path, check: subprocess.Popen[bytes], stop: Stop
 ) -> int:
-    interface = None
+    interface = interface_towards("127.0.0.1")
     first = sum(host.slots for host in hosts[: launch.node_rank])
     total = sum(host.slots for host in hosts) or launch.ranks
     if launch.nodes > 1:  # before a node waits for another
@@ -125,7 +128,9 @@ def _launch(
     if launch.master is not None:
         if "KUBERNETES_SERVICE_HOST" in os.environ:  # the name of a pod is known a little after the pod
             wait_for_name(launch.master.host, join_seconds)
-        interface = interface_towards(resolve(launch.master.host))
+        address = resolve(launch.master.host)
+        interface = interface_towards(address)
+        refuse_wrong_interfaces(os.environ, interfaces(), launch.nodes > 1 and not is_loopback(address))
         resolve_all(hosts)
         if launch.pdsh:
             _refuse_taken_port(launch.master)
@@ -185,11 +190,9 @@ def _refuse_taken_port(master: Master) -> None:
 
 def _environment(launch: Launch, folder: Path, interface: str | None) -> dict[str, str]:
     added = added_environment(launch, os.environ, has_gpu(), interface)
-    return {**os.environ, **added, JOB: str(folder), PARENT: parent_mark(os.getpid())}
-
-
-def has_gpu() -> bool:
-    return Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()
+    # PET_NNODES and the like are torchrun's options as platforms set them; here the script's options say it.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
+    return {**kept, **added, JOB: str(folder), PARENT: parent_mark(os.getpid())}
 
 
 def _forward(environment: dict[str, str], folder: Path) -> None:
@@ -229,11 +232,21 @@ def _plan(options: argparse.Namespace) -> tuple[Launch, list[Host]]:
     if pdsh and not options.dry_run and shutil.which("pdsh") is None:
         what = "there is no `pdsh` on this machine"
         raise refuse("--hostfile", what, "install it, or run this script on every node with --no_ssh --node-rank N")
+    if pdsh:
+        _refuse_folders_that_shells_read(os.getcwd(), sys.executable)
     hostfile = options.hostfile if options.launcher == "deepspeed" else None
     return (
         Launch(options.launcher, ranks, nodes, node_rank, master, hostfile, pdsh, options.arguments),
         hosts,
     )
+
+
+def _refuse_folders_that_shells_read(*paths: str) -> None:
+    """DeepSpeed writes them into the command of every host as they are."""
+    for path in paths:
+        if shlex.quote(path) != path or "%" in path:
+            what = "every host's shell, or pdsh, would read characters of this path as its own"
+            raise refuse(path, what, "use a path of letters, digits and _ - . / alone, such as a link")
 
 
 def _node_rank(options: argparse.Namespace, hosts: Sequence[Host], nodes: int) -> int:

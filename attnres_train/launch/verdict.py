@@ -16,7 +16,7 @@ from attnres_train.errors import ExitCode
 from attnres_train.launch.record import FAILURES, Record
 
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
-_CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)\s*$")
+_CODE = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)\s*(\(SIG\w+\))?\s*$")
 _TORCHRUN = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
 _DEEPSPEED = re.compile(r"exits with return code = (-\d+)")
 _OWN_WORD = re.compile(r"(\S+: )?\[[-\d :,]+\] \[[A-Z]+\] \[(launch|runner|multinode_runner)\.py:")
@@ -131,15 +131,17 @@ def judge(
     mine = [records[rank] for rank in local if rank in records]
     ends = [record.end for record in mine]
     everybody = list(records.values())
-    if launcher_code == 0 and len(mine) == len(local) and set(ends) == {"done"}:
+    if len(mine) == len(local) and set(ends) == {"done"}:  # whatever became of the launcher then, all is saved
         return Verdict(ExitCode.DONE, [])
+    if not mine and launcher_code == ExitCode.REFUSED:
+        return Verdict(ExitCode.REFUSED, ["refused; nothing was trained (exit code 2)"], unexplained=True)
     refused = [record for record in everybody if record.end == "refused"]
     cause = first_cause(everybody)
     if refused and (cause is None or cause.end == "lost"):
         told = f"refused:\n{refused[0].reason}"
         return Verdict(ExitCode.REFUSED, [told, "refused; nothing was trained (exit code 2)"])
     begun = any(record.step is not None for record in mine)
-    harmless = {"stopped", "lost", None} if asked and not begun else {"stopped"}
+    harmless = {"stopped", "done", "lost", None} if asked and not begun else {"stopped"}
     all_stopped = len(mine) == len(local) and bool(mine) and set(ends) <= {"stopped"}
     if all_stopped and not asked and (elsewhere or killed_launcher(launcher_code)):
         return Verdict(ExitCode.FAILED, _saved_without_launcher(mine, launcher_code))

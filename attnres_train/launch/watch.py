@@ -107,7 +107,7 @@ class Job:
         send([rank for rank in ranks if self.remote is None and is_stopped(rank)], signal.SIGCONT)  # else it cannot
         if self.direct and alive(ranks):
             send(ranks, signal.SIGTERM)
-        else:
+        elif self.launcher.poll() is None:
             send([self.launcher.pid], signal.SIGTERM)
 
     def run(self) -> Verdict:

@@ -9,6 +9,7 @@ lane.py       messages of one direction between neighbours
 pool.py       receive buffers, used again
 transport.py  the bundle and the communicator under megatron-core's schedules
 pipeline.py   one run of the schedule
+light_imports.py  megatron-core imported at half the price
 cpu.py        what lets megatron-core run without CUDA; does nothing where CUDA is
 config.py     the [parallel] section
 """

@@ -8,6 +8,7 @@ resume.py      going on from a checkpoint, and saying what is different
 preflight.py   what ranks compare before any of them computes
 saving.py      when checkpoints are started and published
 skipped.py     steps whose gradient is not finite
+closing.py     the last words of a run that ended in order
 signals.py     signals that ask a run to save and end
 config.py      the [training] section
 """

@@ -25,6 +25,7 @@ from attnres_train.observe.recorder import Recorder
 from attnres_train.observe.sinks import keep_text
 from attnres_train.parallel.grid import Grid
 from attnres_train.trainer.build import Parts
+from attnres_train.trainer.closing import closing
 from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.resume import resume
 from attnres_train.trainer.saving import Saves
@@ -64,8 +65,7 @@ def train(run: Run) -> ExitCode:
     if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
         keep_text(run.folder / "config.toml", run.resolved)
     if state.step >= last_step:
-        what = "complete" if state.step >= steps else "training.stop_after_steps is reached"
-        log.info(f"{what}: {state.step} of {steps} steps are done, nothing to train")
+        _say(closing(run.config, run.folder, state, stopped=False, trained=False))
         return ExitCode.DONE
     check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
     recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
@@ -103,16 +103,13 @@ def train(run: Run) -> ExitCode:
     run.presence.at("finishing the last checkpoint")
     saves.finish()
     recorder.close()
-    if stopped:
-        log.info(f"stopped on a signal after step {state.step}; {_how_to_go_on(run.config.checkpoint.resume)}")
-        return ExitCode.STOPPED_ON_SIGNAL
-    return ExitCode.DONE
+    _say(closing(run.config, run.folder, state, stopped=stopped))
+    return ExitCode.STOPPED_ON_SIGNAL if stopped else ExitCode.DONE
 
 
-def _how_to_go_on(resume: str) -> str:
-    if resume in ("auto", "must"):
-        return "run the same command to go on"
-    return 'run the same command with checkpoint.resume = "auto" to go on'
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        log.info(line)
 
 
 def _due(step: int, interval_steps: int | None) -> bool:

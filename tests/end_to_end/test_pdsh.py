@@ -17,9 +17,20 @@ from tests.end_to_end.processes import read
 
 pytestmark = pytest.mark.slow
 SECONDS = 30.0
+ODD = "a {b,c} (d) 'e' \"f\" $HOME `id` $(id) \\\\ %n %% * ~ ; & | < > # !"
+"""A folder's name (tcsh alone would read the last one)."""
 
 PDSH = """#!/bin/bash
 # pdsh -S -f N -w HOSTS COMMAND...: every host in a session of its own; with -S the largest exit code of them
+expand() { # %h, %u, %n and %% as pdsh has them
+    local rest=$2 out=''
+    while [[ $rest == *%* ]]; do
+        out+=${rest%%\\%*} rest=${rest#*\\%}
+        case ${rest:0:1} in h) out+=$host ;; u) out+=$USER ;; n) out+=$1 ;; %) out+=% ;; *) out+=%${rest:0:1} ;; esac
+        rest=${rest:1}
+    done
+    printf '%s' "$out$rest"
+}
 while [ $# -gt 0 ]; do
     case $1 in -S) shift ;; -f) shift 2 ;; -w) hosts=${2//,/ }; shift 2 ;; *) break ;; esac
 done
@@ -27,7 +38,7 @@ number=0 codes=0
 for host in $hosts; do
     command=$*
     (
-        env -i PATH="$PATH" HOME="$HOME" setsid -w bash -c "${command//%n/$number}" 2>&1 | sed -u "s/^/$host: /"
+        env -i PATH="$PATH" HOME="$HOME" setsid -w sh -c "$(expand $number "$command")" 2>&1 | sed -u "s/^/$host: /"
         exit ${PIPESTATUS[0]}
     ) &
     number=$((number + 1))
@@ -50,10 +61,13 @@ def start(config: Path, folder: Path, *options: str) -> Script:
     return Script(command, **path)
 
 
-def test_two_hosts_train(write_config: Callable[..., Path], tmp_path: Path) -> None:
-    script = start(write_config(), tmp_path)
+@pytest.mark.parametrize("name", ["plain", ODD, ODD.replace(" ", "")], ids=["plain", "odd", "odd, without a space"])
+def test_two_hosts_train(name: str, write_config: Callable[..., Path], tmp_path: Path) -> None:
+    """An override comes to the ranks as it was written, whatever a shell makes of its characters."""
+    script = start(write_config(), tmp_path, "--training.run_folder", f"{tmp_path}/{name}")
     assert script.wait(120) == 0, script.text
     assert "127.0.0.1: step 12/12" in script.text
+    assert (tmp_path / name / "metrics.jsonl").is_file(), list(tmp_path.iterdir())
 
 
 def test_a_killed_rank_is_named(write_config: Callable[..., Path], tmp_path: Path) -> None:

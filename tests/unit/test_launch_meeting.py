@@ -26,7 +26,7 @@ from attnres_train.launch.names import (
     who_listens,
 )  # fmt: skip
 from attnres_train.launch.process import alive, is_gone, parent_mark
-from attnres_train.launch.twice import refuse_double_launch, refuse_lonely_rank
+from attnres_train.launch.twice import place, refuse_double_launch
 
 
 def node(rank: int, nodes: int = 2, host: str | None = None, **facts: str) -> Node:
@@ -133,10 +133,37 @@ def test_double_launches_are_refused() -> None:
         refuse_double_launch({"OMPI_COMM_WORLD_SIZE": "4"}, launch)
     with pytest.raises(Refused, match="rank 3 of another launcher"):
         refuse_double_launch({"RANK": "3", "LOCAL_RANK": "1"}, launch)
-    with pytest.raises(Refused, match="no launcher says which rank"):
-        refuse_lonely_rank(slurm)
-    refuse_lonely_rank(slurm | {"RANK": "0"})
-    refuse_lonely_rank({})
+
+
+MEETING = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "7"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is '2', and no RANK says"),
+        ({"LOCAL_RANK": "1"}, "LOCAL_RANK is '1', and no RANK"),
+        ({"LOCAL_WORLD_SIZE": "8"}, "no RANK"),
+        ({"RANK": "0"}, "there is no WORLD_SIZE and no MASTER_ADDR and no MASTER_PORT"),
+        (MEETING | {"MASTER_PORT": ""}, "no MASTER_PORT"),
+        (MEETING | {"RANK": "one"}, "RANK is 'one', which is no number"),
+        (MEETING | {"RANK": "2"}, "RANK is 2, of WORLD_SIZE 2"),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, "srun starts 16 of these"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "mpirun starts 2 of these"),
+        ({"PMI_SIZE": "2", "WORLD_SIZE": "1"}, "mpirun starts 2 of these"),
+    ],
+)
+def test_ranks_that_are_told_by_halves_do_not_train_alone(environment: dict[str, str], told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        place(environment, has_gpu=False)
+
+
+def test_a_rank_is_what_its_launcher_says_and_alone_without_one() -> None:
+    assert place(MEETING, has_gpu=False) == place(MEETING | {"LOCAL_RANK": "1"}, has_gpu=True) == (1, 2)
+    assert place(MEETING | {"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, has_gpu=False) == (1, 2)
+    assert place({}, has_gpu=True) == place({"WORLD_SIZE": "1", "LOCAL_RANK": "0"}, has_gpu=False) == (0, 1)
+    with pytest.raises(Refused, match="no LOCAL_RANK"):
+        place(MEETING, has_gpu=True)
 
 
 def test_a_process_that_has_ended_is_gone_and_another_machine_s_is_not_known_to_be() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from attnres_train.errors import ExitCode
 from attnres_train.launch.record import End, Record, newest
-from attnres_train.launch.verdict import LauncherWords, judge, killed_in_words, silent_ends
+from attnres_train.launch.verdict import LauncherWords, is_own_word, judge, killed_in_words, silent_ends
 from attnres_train.observe.presence import missing_in_words
 
 
@@ -26,6 +26,23 @@ def judged(
 
 def test_all_done_is_done_and_says_nothing() -> None:
     assert judged(record(0, "done"), record(1, "done"), code=0) == (ExitCode.DONE, "")
+
+
+def test_a_run_that_is_done_is_done_whatever_became_of_its_launcher() -> None:
+    """A stop signal that comes behind the last checkpoint ends torchrun with 1, DeepSpeed's launcher with -15."""
+    for code in (1, -15):
+        for asked in (True, False):
+            assert judged(record(0, "done"), record(1, "done"), code=code, asked=asked) == (ExitCode.DONE, "")
+    early = record(0, "done", step=None), record(1, "stopped", step=None)
+    assert judged(*early, asked=True)[0] is ExitCode.STOPPED_ON_SIGNAL, "there was nothing to train"
+
+
+def test_what_the_launcher_says_is_wanted_only_where_no_rank_says_why() -> None:
+    assert judge({}, range(2), 1, asked=False).unexplained
+    assert not judge({0: record(0, "failed")}, range(1), 1, asked=False).unexplained
+    assert judge({}, range(2), 2, asked=False).code is ExitCode.REFUSED, "every rank refused before it had a folder"
+    assert is_own_word("[2026-01-01 10:00:00,123] [ERROR] [launch.py:326:sigkill_handler] ['python'] exits with 1")
+    assert is_own_word("node-b: [2026-01-01 10:00:00,123] [INFO] [runner.py:3:main] cmd") and not is_own_word("[1, 2]")
 
 
 @pytest.mark.parametrize("other", ["lost", "timeout", "stopped"])
@@ -65,7 +82,7 @@ def test_what_the_launchers_say_of_a_killed_rank_is_heard() -> None:
     for line in (
         "E1130 api.py:1025] failed (exitcode: -11) local_rank: 0 (pid: 100) of binary: /usr/bin/python",
         "  rank      : 1 (local_rank: 1)",
-        "  exitcode  : -9 (pid: 777)",
+        "  exitcode  : -9 (pid: 777)  (SIGKILL)",
     ):
         words.hear(line)
     assert (words.of(0, 100), words.of(1, None), words.of(2, 102)) == (-11, -9, None)
