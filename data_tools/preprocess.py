@@ -46,8 +46,12 @@ made of).
 
 Documents are stored in the order of the inputs, whatever the number of workers, each followed by the
 tokenizer's end-of-document piece. Documents without text are left out and counted. The files appear together at
-the end, or not at all. A run that was killed goes on where it was: finished shards wait in PREFIX.work. A second
-run over the same inputs with the same tokenizer and options finds the work done.
+the end, or not at all. A run that was killed goes on where it was: finished shards wait in PREFIX.work, and are used
+where the inputs still hold the bytes they were made of. A second run over the same inputs with the same tokenizer and
+options finds the work done; to know that it reads the inputs once, about a second a GB and CPU.
+
+An input is judged by its first bytes: a pointer of Git LFS or an archive under another's name is one bad record. Of a
+compressed file nothing is stored unless its end and checksum are right, for which it is decompressed twice.
 
 Many machines can share the work: each runs the same command with its own --part K/N, over the same inputs, and
 `python -m data_tools.merge` joins the parts to what one machine would have made. A `.jsonl` or `.parquet` file is
