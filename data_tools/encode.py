@@ -6,8 +6,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import BinaryIO
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.pieces import Piece, Shard
 from data_tools.pool import Advance
 from data_tools.records import BadRecord, Document, Reading, read_documents
+from data_tools.sources import digest_of
 from data_tools.work import CONTENTS, ShardFacts, WorkFolder
 
 BATCH_BYTES = 2 << 20
@@ -43,12 +45,17 @@ class ShardEncoder:
     folder: WorkFolder
 
     def __call__(self, shard: Shard, advance: Advance) -> ShardFacts:
-        key = self._key(shard)
+        key = self.folder.key(shard)
+        status, digests = _as_it_is(shard)
+        kept = self.folder.facts(key)
+        if kept is not None and kept.digests == digests:
+            advance(shard.bytes)
+            return kept
         with ExitStack() as stack:
             files = {c: stack.enter_context(open(self.folder.aside(key, c), "wb")) for c in CONTENTS}
-            work = _ShardWork(self, files, advance)
-            facts = work.run(shard)
-        if self._key(shard) != key:
+            facts = replace(_ShardWork(self, files, advance).run(shard), digests=digests)
+        status_now = [_status(piece.path) for piece in shard.pieces]
+        if status_now != status and _as_it_is(shard)[1] != digests:
             names = ", ".join(str(piece.path) for piece in shard.pieces[:3])
             raise refuse(names, "changed while it was read", "run again when it is complete")
         if facts.is_whole:
@@ -60,11 +67,19 @@ class ShardEncoder:
                 self.folder.aside(key, content).unlink()
         return facts
 
-    def _key(self, shard: Shard) -> str:
-        try:
-            return self.folder.key(shard)
-        except FileNotFoundError as error:
-            raise refuse(str(error.filename), "is gone since the run began", "put it back and run again") from None
+
+def _as_it_is(shard: Shard) -> tuple[list[tuple[int, ...]], tuple[str, ...]]:
+    """The status of each piece's file, and the digest of its bytes."""
+    return [_status(piece.path) for piece in shard.pieces], tuple(digest_of(piece) for piece in shard.pieces)
+
+
+def _status(path: Path) -> tuple[int, ...]:
+    """What tells that a file was written to, whatever time it was given afterwards."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise refuse(str(path), "is gone since the run began", "put it back and run again") from None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class _ShardWork:

@@ -39,7 +39,9 @@ class Piece:
     start: int | None
     end: int | None
     bytes: int
-    """Roughly what is read from disk for it."""
+    """What it takes on disk."""
+    offset: int = 0
+    """The byte on disk at which it begins."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +78,19 @@ def _cut(file: Cuttable, target: int) -> Iterator[Piece]:
         count = -(-file.bytes // target)
         edges = [file.bytes * i // count for i in range(count + 1)]
         for start, end in zip(edges, edges[1:], strict=False):
-            yield Piece(file.path, start, end, end - start)
+            yield Piece(file.path, start, end, end - start, start)
     else:
         yield Piece(file.path, None, None, file.bytes)
 
 
 def _cut_groups(file: Cuttable, sizes: tuple[int, ...], target: int) -> Iterator[Piece]:
-    start = held = 0
+    start = offset = held = 0
     for group, size in enumerate(sizes):
         if held and held + size > target:
-            yield Piece(file.path, start, group, held)
-            start, held = group, 0
+            yield Piece(file.path, start, group, held, offset)
+            start, offset, held = group, offset + held, 0
         held += size
-    yield Piece(file.path, start, len(sizes), held)
+    yield Piece(file.path, start, len(sizes), held, offset)
 
 
 def part_of(shards: Sequence[Shard], number: int, of: int) -> list[Shard]:

@@ -46,8 +46,12 @@ made of).
 
 Documents are stored in the order of the inputs, whatever the number of workers, each followed by the
 tokenizer's end-of-document piece. Documents without text are left out and counted. The files appear together at
-the end, or not at all. A run that was killed goes on where it was: finished shards wait in PREFIX.work. A second
-run over the same inputs with the same tokenizer and options finds the work done.
+the end, or not at all. A run that was killed goes on where it was: finished shards wait in PREFIX.work, and are used
+where the inputs still hold the bytes they were made of. A second run over the same inputs with the same tokenizer and
+options finds the work done; to know that it reads the inputs once, about a second a GB and CPU.
+
+An input is judged by its first bytes: a pointer of Git LFS or an archive under another's name is one bad record. Of a
+compressed file nothing is stored unless its end and checksum are right, for which it is decompressed twice.
 
 Many machines can share the work: each runs the same command with its own --part K/N, over the same inputs, and
 `python -m data_tools.merge` joins the parts to what one machine would have made. A `.jsonl` or `.parquet` file is
@@ -113,7 +117,7 @@ def preprocess(arguments: argparse.Namespace) -> Report:
         **bad.report(),
         "shards": len(task.shards),
         "shards_resumed": resumed,
-        "workers": min(arguments.workers, max(1, len(task.shards) - resumed)),
+        "workers": min(arguments.workers, len(task.shards)),
         "seconds": seconds,
         "megabytes_per_second": manifest.text_bytes / 1e6 / seconds,
     }
@@ -125,38 +129,38 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
     most_bad = bad_records_of(arguments).most_allowed
     encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder)
     keys = [folder.key(shard) for shard in task.shards]
-    known = {key: facts for key in keys if (facts := folder.facts(key)) is not None}
-    left = [shard for shard, key in zip(task.shards, keys, strict=True) if key not in known]
+    known = [folder.facts(key) for key in keys]
     task.tokenizer.encode_many([])  # what encoding needs is made here once, and shared by the forked workers
-    total, todo = (sum(shard.bytes for shard in shards) for shards in (task.shards, left))
     with (
-        progress("preprocess", total, total - todo) as tell,
+        progress("preprocess", sum(shard.bytes for shard in task.shards)) as tell,
         # The pool comes first: workers forked later would hold the output's lock after a kill of this process.
-        WorkerPool(encode, min(arguments.workers, max(1, len(left))), tell) as pool,
+        WorkerPool(encode, min(arguments.workers, len(task.shards)), tell) as pool,
         IndexedWriter(
             task.prefix,
             task.tokenizer.vocab_size,
             "replace" if arguments.overwrite else "refuse",
             (metadata_path, skipped_path),
         ) as writer,
-        SourceDigests(task.files_to_digest) as digests,
+        SourceDigests(task.pieces) as digests,
         _work_in(folder, keys),
     ):
         bad = bad_records_of(arguments, lambda: writer.open_extra(skipped_path))
         metadata = writer.open_extra(metadata_path) if task.reading.metadata_keys else None
         assembly = Assembly(folder, writer, bad, metadata)
-        results = pool.map(left)
-        for shard, key in zip(task.shards, keys, strict=True):
-            assembly.add(shard, key, known[key] if key in known else next(results))
+        resumed, read = 0, {}
+        for shard, key, before, facts in zip(task.shards, keys, known, pool.map(task.shards), strict=True):
+            assembly.add(shard, key, facts)
+            resumed += facts == before
+            read.update(zip(shard.pieces, facts.digests, strict=True))
         pair = writer.finish()
         if pair.documents == 0:
             folder.remove()  # it would only be found so again
             raise _nothing(arguments.inputs, assembly.counts["blank_documents"], bad)
-        manifest = _manifest(task, pair, digests.describe(task.files), dict(assembly.counts), bad.total)
+        manifest = _manifest(task, pair, digests.describe(read), dict(assembly.counts), bad.total)
         manifest = replace(manifest, lists=writer.list_digests())
         writer.publish(manifest.to_json())
         folder.remove()
-    return manifest, len(known), bad
+    return manifest, resumed, bad
 
 
 @contextmanager

@@ -159,11 +159,11 @@ def _size(stream: BinaryIO, disk: BinaryIO, path: Path) -> int | None:
 def _read_rows(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
     from data_tools.parquet import read_rows
 
-    for number, row in enumerate(read_rows(piece, reading.text_keys, reading.metadata_keys, advance), start=1):
+    rows = read_rows(piece, reading.text_keys, reading.metadata_keys, reading.longest_bytes, advance)
+    for number, row in enumerate(rows, start=1):
         try:
-            size = sum(len(row[key] or b"") for key in reading.text_keys)
-            if size > reading.longest_bytes:
-                raise _too_large(size, reading)
+            if isinstance(row, TooLong):
+                raise _too_large(row.bytes, reading)
             fields = row | {key: None if row[key] is None else _decode(row[key]) for key in reading.text_keys}
             text, size = _join(fields, reading)
             yield Document(number, text, size, b"", fields)

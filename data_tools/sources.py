@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
+from typing import Any, BinaryIO
 
 from attnres_train.data.files import sha256_of_file
 from attnres_train.data.manifest import SourceFile
 from attnres_train.errors import refuse
 from data_tools.inputs import compression_of, kind_of
-from data_tools.pieces import Cuttable
+from data_tools.pieces import Cuttable, Piece
+from data_tools.pool import available_cpus
 
-HASH_BYTES = 8 << 20
+HASH_BYTES = 1 << 20
 
 
 def cuttable(path: Path) -> Cuttable:
@@ -30,13 +33,39 @@ def cuttable(path: Path) -> Cuttable:
     return Cuttable(path, size)
 
 
-class SourceDigests:
-    """Checksums of files, taken in a thread while others work; to be used in a `with` block."""
+def digest_of(piece: Piece) -> str:
+    """A digest of the bytes on disk of `piece`: about a second a GB.
 
-    def __init__(self, files: Sequence[Path]):
-        self._files = tuple(files)
-        self._statuses = {path: path.stat() for path in files}
+    Raises FileNotFoundError for a file that is gone; bytes that are not there count as none.
+    """
+    with open(piece.path, "rb") as file:
+        file.seek(piece.offset)
+        return _digest(file, piece.bytes)
+
+
+def _digest(file: BinaryIO, size: int, *others: Any) -> str:
+    """Of the next `size` bytes of `file`, which the hashes `others` are told too."""
+    digest = hashlib.blake2b(digest_size=16)
+    left = size
+    while left and (block := file.read(min(HASH_BYTES, left))):
+        left -= len(block)
+        for one in (digest, *others):
+            one.update(block)
+    return digest.hexdigest()
+
+
+class SourceDigests:
+    """Checksums of the files that `pieces` lie in, taken in a thread while others work; to be used in a `with` block.
+
+    Of a file whose first piece is not among them only the pieces are read: another part of the work takes the rest.
+    """
+
+    def __init__(self, pieces: Sequence[Piece]):
+        self._pieces: dict[Path, list[Piece]] = {}
+        for piece in pieces:
+            self._pieces.setdefault(piece.path, []).append(piece)
         self._digests: dict[Path, str] = {}
+        self._of_pieces: dict[Piece, str] = {}
         self._error: OSError | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -56,46 +85,57 @@ class SourceDigests:
 
     def _run(self) -> None:
         try:
-            for path in self._files:
-                digest = hashlib.sha256()
+            for path, pieces in self._pieces.items():
                 with open(path, "rb") as file:
-                    while (block := file.read(HASH_BYTES)) and not self._stop.is_set():
-                        digest.update(block)
-                self._digests[path] = digest.hexdigest()
+                    self._take(path, pieces, file)
         except OSError as error:
             self._error = error
 
-    def describe(self, files: Sequence[Path]) -> tuple[SourceFile, ...]:
-        """Waits for the checksums, and gives the sources in the order of `files`; those not taken are None.
+    def _take(self, path: Path, pieces: Sequence[Piece], file: BinaryIO) -> None:
+        whole = hashlib.sha256()
+        file.seek(pieces[0].offset)
+        for piece in pieces:
+            if self._stop.is_set():
+                return
+            self._of_pieces[piece] = _digest(file, piece.bytes, whole)
+        if not pieces[0].offset:
+            while (block := file.read(HASH_BYTES)) and not self._stop.is_set():
+                whole.update(block)
+            self._digests[path] = whole.hexdigest()
 
-        Raises Refused for a file that changed since this was made, and OSError where one could not be read.
+    def describe(self, read: Mapping[Piece, str]) -> tuple[SourceFile, ...]:
+        """Waits for the checksums, and gives the sources in order; those not taken are None.
+
+        `read` are the digests of the pieces as they were read. Raises Refused for a file that the checksum is not of,
+        because it changed meanwhile, and OSError where one could not be read.
         """
         self._thread.join()
         if self._error is not None:
             raise self._error
         sources = []
-        for path in files:
-            status = path.stat()
-            before = self._statuses.get(path, status)
-            if (status.st_size, status.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        for path, pieces in self._pieces.items():
+            if any(self._of_pieces[piece] != read[piece] for piece in pieces):
                 raise refuse(str(path), "changed while it was read", "run again when it is complete")
-            digest = self._digests.get(path)
+            status, digest = path.stat(), self._digests.get(path)
             source = SourceFile(path=str(path), bytes=status.st_size, modified_ns=status.st_mtime_ns, sha256=digest)
             sources.append(source)
         return tuple(sources)
 
 
 def same_sources(files: Sequence[Path], sources: Sequence[SourceFile]) -> bool:
-    """Whether `files` hold what `sources` describe, whatever their names: by size and time, or checksum."""
+    """Whether `files` hold what `sources` describe, whatever their names and times: by size and checksum.
+
+    Reads all of them, some at once. A source whose checksum another part of the work has counts by size and time.
+    """
     if len(files) != len(sources):
         return False
-    return all(_same_source(path, source) for path, source in zip(files, sources, strict=True))
+    if any(path.stat().st_size != source.bytes for path, source in zip(files, sources, strict=True)):
+        return False
+    with ThreadPoolExecutor(available_cpus()) as threads:
+        return all(threads.map(_same_source, files, sources))
 
 
 def _same_source(path: Path, source: SourceFile) -> bool:
-    status = path.stat()
-    if status.st_size != source.bytes:
-        return False
-    if status.st_mtime_ns == source.modified_ns:
-        return True
-    return source.sha256 is not None and sha256_of_file(path) == source.sha256
+    if source.sha256 is None:
+        return path.stat().st_mtime_ns == source.modified_ns
+    return sha256_of_file(path) == source.sha256

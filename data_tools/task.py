@@ -16,7 +16,7 @@ from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer
 from data_tools.command import prefix_argument, reading_of
 from data_tools.inputs import Inputs, find_inputs
-from data_tools.pieces import Shard, part_of, plan_shards
+from data_tools.pieces import Piece, Shard, part_of, plan_shards
 from data_tools.records import Reading
 from data_tools.sources import cuttable, same_sources
 
@@ -43,9 +43,9 @@ class Task:
         return {"tokenizer": tokenizer, "eod_id": self.eod_id, "reading": asdict(self.reading)}
 
     @property
-    def files_to_digest(self) -> list[Path]:
-        """Those whose first piece is in this part: a file that several parts read is hashed by one."""
-        return [piece.path for shard in self.shards for piece in shard.pieces if not piece.start]
+    def pieces(self) -> list[Piece]:
+        """Of all shards, in order."""
+        return [piece for shard in self.shards for piece in shard.pieces]
 
 
 def plan_task(arguments: argparse.Namespace) -> Task:

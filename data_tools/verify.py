@@ -152,11 +152,9 @@ def _check_text(
         raise refuse(
             arguments.prefix, what, "make the pair again with a tokenizer that keeps text, if it has to be kept"
         )
-    return {
-        "text": "every document says what its source says",
-        "documents_with_u2581": total["with_space_sign"],
-        "skipped_records": bad.total,
-    }
+    missing = f"; {bad.total:,} records of the sources are not among them" if bad.total else ""
+    text = f"every document says what its source says{missing}"
+    return {"text": text, "documents_with_u2581": total["with_space_sign"], **bad.report()}
 
 
 def _reading(manifest: Manifest) -> Reading:

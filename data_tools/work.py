@@ -1,7 +1,8 @@
 """The work folder, PREFIX.work: shards that are finished, so that a killed run need not begin again.
 
-A finished shard is found by what it was made of: files with their sizes and times, tokenizer, options. Its facts
-are written last and by a rename, so a shard that has facts is whole; the CRC-32 says so again when it is used.
+A finished shard is found by where its pieces lie, tokenizer and options, and used where the bytes that lie there are
+those it was made of. Its facts are written last and by a rename, so a shard that has facts is whole; the CRC-32 says so
+again when it is used.
 
     KEY.bin       tokens, as in the pair
     KEY.lengths   tokens of each document, int32
@@ -34,6 +35,7 @@ CONTENTS = ("bin", "lengths", "metadata", "skipped")
 class ShardFacts:
     """What a shard gave; `piece_records` are the lines or rows of each of its pieces.
 
+    `digests` are of the bytes on disk of each piece, as they were read.
     `is_whole` is False where the work on it ended at a bad record that the policy does not allow.
     """
 
@@ -44,6 +46,7 @@ class ShardFacts:
     counts: dict[str, int]
     skipped: dict[str, int] = field(default_factory=dict)
     piece_records: tuple[int, ...]
+    digests: tuple[str, ...] = ()
     is_whole: bool = True
 
 
@@ -58,11 +61,10 @@ class WorkFolder:
         self._recipe = json.dumps([WORK_VERSION, recipe], sort_keys=True)
 
     def key(self, shard: Shard) -> str:
-        """What `shard` of the files as they are now is kept under."""
+        """What `shard` is kept under."""
         digest = hashlib.blake2b(self._recipe.encode(), digest_size=16)
         for piece in shard.pieces:
-            status = piece.path.stat()
-            made_of = (str(piece.path.resolve()), piece.start, piece.end, status.st_size, status.st_mtime_ns)
+            made_of = (str(piece.path.resolve()), piece.start, piece.end, piece.offset, piece.bytes)
             digest.update(json.dumps(made_of).encode())
         return digest.hexdigest()
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from attnres_train.data.files import sha256_of_file
+from attnres_train.data.manifest import SourceFile
 from attnres_train.errors import Refused
 from data_tools.inputs import compression_of, find_inputs, kind_of
-from data_tools.sources import SourceDigests, same_sources
+from data_tools.pieces import Piece
+from data_tools.sources import SourceDigests, digest_of, same_sources
 
 
 def make(folder: Path, *names: str) -> list[Path]:
@@ -154,23 +157,33 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     assert len(refused.value.problems) == 3
 
 
-def test_sources_are_recognised_by_time_or_content_not_by_name(tmp_path: Path) -> None:
+def described(path: Path) -> tuple[SourceFile, ...]:
+    piece = Piece(path, None, None, path.stat().st_size)
+    with SourceDigests([piece]) as digests:
+        return digests.describe({piece: digest_of(piece)})
+
+
+def test_sources_are_recognised_by_content_not_by_name_or_time(tmp_path: Path) -> None:
     (path,) = make(tmp_path, "a.jsonl")
-    with SourceDigests([path]) as digests:
-        sources = digests.describe([path])
+    sources = described(path)
     assert same_sources([path], sources)
     os.utime(path, (1, 1))
     assert same_sources([path], sources)
     moved = path.rename(tmp_path / "b.jsonl")
     assert same_sources([moved], sources)
     moved.write_bytes(b'{"text": "Words"}\n')
+    os.utime(moved, ns=(sources[0].modified_ns, sources[0].modified_ns))
     assert not same_sources([moved], sources)
     assert not same_sources([], sources)
 
 
-def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
+def test_a_source_that_is_not_what_was_read_is_refused(tmp_path: Path) -> None:
     (path,) = make(tmp_path, "a.jsonl")
-    with SourceDigests([path]) as digests:
-        path.write_bytes(b"more")
-        with pytest.raises(Refused, match="changed while it was read"):
-            digests.describe([path])
+    pieces = [Piece(path, 0, 9, 9), Piece(path, 9, 18, 9, 9)]
+    read = {piece: digest_of(piece) for piece in pieces}
+    with SourceDigests(pieces) as digests:
+        (source,) = digests.describe(read)
+    assert source.sha256 == sha256_of_file(path)
+    path.write_bytes(b'{"text": "Words"}\n')
+    with SourceDigests(pieces) as digests, pytest.raises(Refused, match="changed while it was read"):
+        digests.describe(read)

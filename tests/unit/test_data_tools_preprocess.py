@@ -412,7 +412,7 @@ def test_what_another_policy_and_a_mended_file_leave_as_it_was_is_not_done_again
 def test_lines_and_rows_are_named_as_the_file_counts_them_whatever_the_shards(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("data_tools.pieces.SMALLEST_SHARD_BYTES", 200)
+    monkeypatch.setattr("data_tools.pieces.SMALLEST_SHARD_BYTES", 100)
     lines = [json.dumps({"id": i, "text": f"number {i}"}) for i in range(1, 101)]
     lines[6] = lines[76] = "{"
     write(tmp_path / "a.jsonl", lines)
@@ -423,7 +423,8 @@ def test_lines_and_rows_are_named_as_the_file_counts_them_whatever_the_shards(
     arguments += ["--bad-records", "skip", "--workers", "1", "--metadata", "id", "--output"]
     for extra in ([], ["--part", "1/3"], ["--part", "2/3"], ["--part", "3/3"]):
         assert main([*arguments, str(tmp_path / "c"), *extra]) == 0
-        assert json.loads(capsys.readouterr().out)["shards"] > 3
+        # The footer of the second file makes its last group the largest.
+        assert json.loads(capsys.readouterr().out)["shards"] > (1 if extra else 7)
     assert merge([*map(str, tmp_path.glob("c.part-*")), "--output", str(tmp_path / "m")]) == 0
     for ending in (".bin", ".idx", ".json", ".skipped.ndjson", ".metadata.ndjson"):
         assert (tmp_path / f"m{ending}").read_bytes() == (tmp_path / f"c{ending}").read_bytes()

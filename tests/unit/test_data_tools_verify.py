@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.manifest import read_manifest
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from data_tools.preprocess import main as preprocess
+from data_tools.streams import _Gunzip
 from data_tools.verify import main as verify
 
 TEXTS = [f"Document {i} of several.\n" for i in range(30)] + [" ", "a \u2581 sign", "\u00e9\0 "]
@@ -50,6 +53,36 @@ def test_a_true_pair_passes_and_the_exception_is_counted(
     Path("a.jsonl").rename("moved.jsonl")
     assert "a source is missing" in report(capsys, *TEXT)[1]
     assert report(capsys, *TEXT, "--sources", "moved.jsonl")[0] == 0
+
+
+def test_text_that_a_checksum_disproves_is_told(
+    corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytearray(gzip.compress(Path("a.jsonl").read_bytes(), compresslevel=0))
+    content[content.index(b"Document 7")] ^= 1
+    Path("b.jsonl.gz").write_bytes(content)
+    again = ["a.jsonl", "b.jsonl.gz", "--tokenizer", "m.model", "--output", "c", "--overwrite", "--workers", "1"]
+    assert preprocess([*again, "--bad-records", "skip"]) == 0
+    code, told = report(capsys, *TEXT)
+    assert code == 0 and json.loads(told)["skipped_records"] == 33
+    assert json.loads(told)["text"].endswith("; 33 records of the sources are not among them")
+    assert json.loads(told)["skipped"][0]["file"] == "b.jsonl.gz"
+    # As it was before archives were held back.
+    with monkeypatch.context() as earlier:
+        earlier.setattr("data_tools.records.check_to_its_end", lambda path: None)
+        earlier.setattr("data_tools.streams._Gunzip.decompress", unchecked)
+        assert preprocess([*again, "--bad-records", "skip"]) == 0
+    code, told = report(capsys, *TEXT)
+    assert code == 2 and "the sources hold 32 documents, the pair 64" in told
+
+
+def unchecked(self: _Gunzip, data: bytes, most: int) -> bytes:
+    """As if the checksum were right."""
+    raw = zlib.decompressobj(wbits=-15)
+    found = raw.decompress(data[10:])
+    self._zlib = zlib.decompressobj(wbits=31)
+    self._zlib.decompress(gzip.compress(found))
+    return found
 
 
 def test_a_changed_byte_is_found(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
