@@ -28,11 +28,12 @@ class OptimizerConfig:
 @section
 class ScheduleConfig:
     kind: Literal["cosine", "wsd", "constant"] = "cosine"
-    """Shape after the warm-up: cosine decay; warm-up, stable, decay; or constant."""
+    """Shape after the warm-up: cosine decay; warm-up, stable, decay; or constant. It counts steps, whatever the batch
+    size."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
     decay_steps: int | None = Field(default=None, ge=1)
     """For `wsd`: steps of the final decay. For `cosine`: steps from the first to the end of the decay;
     None decays until `training.steps`."""
     min_learning_rate: float = Field(default=0.0, ge=0)
-    """Learning rate at the end of the decay."""
+    """Learning rate of the last step of the decay. With 0 that step is the last one above 0: no step is wasted."""
