@@ -37,6 +37,8 @@ class TensorRecord(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+    decays: bool | None = None
+    """Whether weight decay draws it to zero, as its module states; None in checkpoints from before this was kept."""
 
 
 def _plain_names(files: dict[str, FileRecord]) -> dict[str, FileRecord]:
