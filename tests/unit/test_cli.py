@@ -171,8 +171,8 @@ def test_inspect_of_a_checkpoint_says_what_decays(tmp_path: Path, capsys) -> Non
     write_manifest(tmp_path, manifest(tensors=tensors, settings={"optimizer.weight_decay": 0.1}))
     assert run("inspect", tmp_path) == 0
     page = capsys.readouterr().out
-    assert "decay 0.1   12 parameters: embedding.weight\n" in page
-    assert "no decay    24 parameters: mlp.norm.weight\n" in page
+    assert "decay 0.1     12 parameters: embedding.weight\n" in page
+    assert "no decay      24 parameters: mlp.norm.weight\n" in page
 
 
 def test_inspect_of_a_run_lists_steps_and_checkpoints(tmp_path: Path, capsys) -> None:
