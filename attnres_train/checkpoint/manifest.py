@@ -6,7 +6,7 @@ import json
 import os
 import re
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from attnres_train.checkpoint.checksum import FileRecord, hexadecimal
 from attnres_train.errors import refuse
+from attnres_train.progress import LossSum
 
 FORMAT = 2
 FILE_NAME = "manifest.json"
@@ -82,6 +83,8 @@ class Manifest:
     """Of the tokenizer and the corpora the run was trained with."""
     settings: dict[str, Any]
     """The configuration of the run, by dotted key."""
+    losses: dict[str, LossSum] = field(default_factory=dict)
+    """Of the steps that no record has yet."""
     format: int = FORMAT
 
     @property
@@ -106,6 +109,7 @@ def plain_fields(manifest: Manifest) -> dict[str, Any]:
     fields = asdict(manifest)
     fields["grid"] = manifest.grid._asdict()
     fields["files"] = {name: record._asdict() for name, record in manifest.files.items()}
+    fields["losses"] = {name: record._asdict() for name, record in manifest.losses.items()}
     fields["tensors"] = {name: record._asdict() for name, record in manifest.tensors.items()}
     return fields
 
@@ -133,6 +137,7 @@ def read_manifest(folder: Path) -> Manifest:
         fields["tensors"] = {
             name: TensorRecord(tuple(record.pop("shape")), **record) for name, record in fields["tensors"].items()
         }
+        fields["losses"] = {name: LossSum(**record) for name, record in fields.get("losses", {}).items()}
         return Manifest(**fields)
     except ValidationError as error:
         first = error.errors()[0]

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attnres_train.checkpoint.folder import candidates
-from attnres_train.config.check_data import check_weights
+from attnres_train.config.check_data import blends, check_weights
 from attnres_train.config.check_engine import check_engine_files
 from attnres_train.config.check_observe import check_observe_files
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
-from attnres_train.data.config import blend_weights
 from attnres_train.errors import Problem, Refused
 
 
@@ -50,8 +49,8 @@ def _tokenizer(config: RunConfig) -> Iterator[Problem]:
 
 
 def _data(config: RunConfig) -> Iterator[Problem]:
-    for key, source in (("data.train", config.data.train), ("data.valid", config.data.valid)):
-        for prefix in blend_weights(source) if source is not None else ():
+    for key, weights in blends(config):
+        for prefix in weights:
             absent = [
                 str(Path(prefix + end).absolute()) for end in (".bin", ".idx") if not Path(prefix + end).is_file()
             ]

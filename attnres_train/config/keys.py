@@ -91,7 +91,8 @@ def _words(annotation: Any, field: FieldInfo) -> str:
         number = "" if Ellipsis in items else f"{len(items)} "
         return f"a list of {number}{'texts' if str in items else 'integers'}"
     if origin is dict:
-        return "a table {text = number}"
+        of_numbers = get_args(annotation)[1] is float
+        return "a table {text = number}" if of_numbers else "a table {name = text or table {text = number}}"
     if annotation is int:
         return "an integer" + _bounds(field)
     if annotation is float:

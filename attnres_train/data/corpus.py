@@ -44,6 +44,8 @@ class Sample(NamedTuple):
     sample_id: str
     tokens: npt.NDArray[np.int64]
     segments: npt.NDArray[np.int32] | None = None
+    source: int = 0
+    """Its number in the blend."""
 
 
 class Corpus:
@@ -201,7 +203,7 @@ class TrainingData:
             here = sources == number
             epochs[here], indices[here] = self._orders[number].locate(ordinals[here])
         places = zip(sources.tolist(), epochs.tolist(), indices.tolist(), strict=True)
-        return [_sample(f"{s}:e{epoch}:{i}", self.corpora[s], i) for s, epoch, i in places]
+        return [_sample(f"{s}:e{epoch}:{i}", self.corpora[s], s, i) for s, epoch, i in places]
 
     def summary(self, total_samples: int) -> list[SourceSummary]:
         """What `total_samples` draws from the start of the run take from each source."""
@@ -220,9 +222,9 @@ class TrainingData:
         return _digest(parts)
 
 
-def _sample(name: str, corpus: Corpus, index: int) -> Sample:
+def _sample(name: str, corpus: Corpus, source: int, index: int) -> Sample:
     tokens = corpus.sample(index)
-    return Sample(name, tokens, corpus.segments(tokens))
+    return Sample(name, tokens, corpus.segments(tokens), source)
 
 
 def _summarize(prefix: str, share: float, corpus: Corpus | None, draws: int) -> SourceSummary:
@@ -261,11 +263,7 @@ class ValidationData:
         draws = Blend(weights).draws(num_samples)
         self.sequence_length = sequence_length
         self.corpora = _open_all(weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents)
-        self._places = [
-            (number, index)
-            for number, corpus in self.corpora.items()
-            for index in _spread(min(draws[number], corpus.num_samples), corpus.num_samples)
-        ]
+        self._counts = {number: min(draws[number], corpus.num_samples) for number, corpus in self.corpora.items()}
         self.shortfalls = [
             Shortfall(corpus.prefix, draws[number], corpus.num_samples)
             for number, corpus in self.corpora.items()
@@ -273,14 +271,18 @@ class ValidationData:
         ]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return sum(self._counts.values())
 
     @property
     def tokens_per_byte(self) -> float | None:
         """Tokens a byte of text, a mean over the samples by what their corpora have; None if one has no manifest."""
-        manifests = [self.corpora[number].manifest for number, _ in self._places]
-        known = [m.tokens / m.text_bytes for m in manifests if m is not None and m.text_bytes]
-        return sum(known) / len(known) if known and len(known) == len(manifests) else None
+        known = 0.0
+        for number, count in self._counts.items():
+            manifest = self.corpora[number].manifest
+            if count and (manifest is None or not manifest.text_bytes):
+                return None
+            known += count * (manifest.tokens / manifest.text_bytes) if count and manifest is not None else 0.0
+        return known / len(self)
 
     @property
     def fingerprint(self) -> str:
@@ -290,14 +292,17 @@ class ValidationData:
 
     def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
         """The samples at `positions`, each below `len(self)`."""
-        places = [self._places[position] for position in positions.tolist()]
-        return [_sample(f"{number}:e0:{index}", self.corpora[number], index) for number, index in places]
+        places = map(self._place, positions.tolist())
+        return [_sample(f"{number}:e0:{index}", self.corpora[number], number, index) for number, index in places]
+
+    def _place(self, position: int) -> tuple[int, int]:
+        """Source and sample: the samples of a source are spread evenly over it."""
+        for number, count in self._counts.items():
+            if position < count:
+                return number, position * self.corpora[number].num_samples // count
+            position -= count
+        raise IndexError(f"sample {position} past the end of a validation set")
 
 
 def _digest(parts: list[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _spread(count: int, size: int) -> list[int]:
-    """`count` different indices spread evenly over [0, size)."""
-    return [i * size // count for i in range(count)]

@@ -130,11 +130,10 @@ def _announce(
 
 
 def _data_lines(config: RunConfig, corpora: Corpora) -> list[str]:
-    training, valid = config.training, corpora.valid
+    training = config.training
     lines = [str(source) for source in corpora.train.summary(training.steps * training.global_batch_size)]
     lines.append(f"order of samples: {corpora.train.fingerprint[:12]} on every rank")
-    if valid is not None:
-        lines.append(f"validation: {len(valid):,} samples")
+    lines += [f"validation{' ' * bool(name)}{name}: {len(data):,} samples" for name, data in corpora.valid.items()]
     if config.data.isolate_documents:
         lines.append("attention stays inside documents")
     return lines + corpora.notes
