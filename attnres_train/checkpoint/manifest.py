@@ -87,6 +87,11 @@ class Manifest:
     """Of the steps that no record has yet."""
     format: int = FORMAT
 
+    def draw_of_data(self, otherwise: int) -> int:
+        """The draw by which the fingerprints looked into the corpora; `otherwise` where they did not."""
+        marks = [mark for kind, mark in self.fingerprints.items() if kind.startswith("bytes ")]
+        return int(marks[0].partition(":")[0]) if marks else otherwise
+
     @property
     def bytes(self) -> int:
         """Of all files but the manifest."""

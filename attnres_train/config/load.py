@@ -14,7 +14,7 @@ from typing import Literal
 
 from attnres_train.config.build import build
 from attnres_train.config.check import check
-from attnres_train.config.files import check_files, check_needed_for_training
+from attnres_train.config.files import check_files, check_needed_for_training, check_resume
 from attnres_train.config.keys import Key, all_keys
 from attnres_train.config.locate import Document, Fault, read_document
 from attnres_train.config.overrides import parse_overrides
@@ -76,6 +76,7 @@ def load_checked(
         found = check(reading.config, world_size)
         found += check_files(reading.config, path) if purpose != "plan" else []
         found += check_needed_for_training(reading.config) if purpose == "train" else []
+        found += check_resume(reading.config, path) if purpose == "check" and not found else []
         problems += [_placed(problem, reading.origins) for problem in found if problem.key not in reading.meant]
     if problems or reading.config is None:
         raise Refused(problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from typing import Literal
 
 from attnres_train.section import section
 
@@ -18,6 +19,10 @@ class DataConfig:
     """The same for validation; None trains without evaluation. A table whose values are prefixes or blends, not
     numbers, names several sets: `{web = "corpora/web", books = {"corpora/books" = 1}}`. Each has its curve,
     `loss/valid/NAME`; `loss/valid` is the mean over the tokens of all of them."""
+    verify: Literal["drawn", "all"] = "drawn"
+    """What is read of the corpora before the first step, to find one that was exchanged under its name: the index and
+    some hundred blocks of tokens, drawn once for the run and kept in its checkpoints; or `all`, on every rank. Both
+    are held against the pair's manifest as far as they go, and against the checkpoint."""
     isolate_documents: bool = False
     """Attention never reaches another document, in training and evaluation. A document's window then begins with the
     end-of-document token before it, which stands for the beginning; the pairs must have been made with one."""

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from attnres_train.data.corpus import Sample, TrainingData, ValidationData
+from attnres_train.data.corpus import Sample, TrainingData
+from attnres_train.data.validation import ValidationData
 
 PADDING_ID = "padding"
 """The sample id of a place in a validation batch that only fills it up; its loss mask is 0."""

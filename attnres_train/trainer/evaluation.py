@@ -8,8 +8,8 @@ from itertools import islice
 
 import torch
 
-from attnres_train.data.corpus import ValidationData
 from attnres_train.data.loader import Batch, validation_batches
+from attnres_train.data.validation import ValidationData
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.transport import Traffic
 from attnres_train.progress import LossSum

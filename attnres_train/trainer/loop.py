@@ -15,7 +15,8 @@ from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.ahead import StepLoader
-from attnres_train.data.corpus import ValidationData
+from attnres_train.data.continuation import other_validation
+from attnres_train.data.validation import ValidationData
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_watch import DepthWatch
@@ -134,13 +135,11 @@ def _owes_evaluation(run: Run, state: TrainState, recorded: Collection[str]) -> 
     than it was evaluated on."""
     if run.checkpoint is None or not _evaluation_due(run, state.step):
         return False
-    was, now = (_of_validation(known) for known in (run.checkpoint.manifest.fingerprints, run.identity.fingerprints))
-    other_data = state.step >= last_step_of(run.config.training) and was != now
-    return VALIDATION_TAG not in recorded or other_data
-
-
-def _of_validation(fingerprints: Mapping[str, str]) -> dict[str, str]:
-    return {kind: mark for kind, mark in fingerprints.items() if kind.startswith("valid")}
+    if VALIDATION_TAG not in recorded:
+        return True
+    identity, were = run.identity, run.checkpoint.manifest.fingerprints
+    at_the_end = state.step >= last_step_of(run.config.training)
+    return at_the_end and other_validation(were, identity.settings, identity.fingerprints)
 
 
 def _evaluate(run: Run, recorder: Recorder, state: TrainState, recorded: Collection[str] = ()) -> bool:
