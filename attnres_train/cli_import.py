@@ -85,7 +85,7 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
     # Only now: importing numpy, torch and megatron-core takes seconds, which other commands can do without.
     from attnres_train.corpora import open_corpora
 
-    fingerprints = {} if config.data.train is None else open_corpora(config).fingerprints
+    fingerprints = {} if config.data.train is None else open_corpora(config).fingerprints(config.training.seed)
     vocabulary = vocabulary_size(config)
     from attnres_train.importing.checkpoint import read_checkpoint
     from attnres_train.parallel.config import ParallelConfig

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, pro
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
 from attnres_train.errors import refuse
 from attnres_train.observe.record_lines import record_of
-from attnres_train.plan.page import counted, table
+from attnres_train.plan.page import counted, page_table, table
 
 _LAST_STEPS = 3
 _SHOWN_TAGS = ("loss/train", "loss/valid", "optim/lr", "optim/grad_norm", "throughput/tokens_per_second")
@@ -55,6 +56,7 @@ def _checkpoint(folder: Path) -> dict[str, Any]:
         "created": manifest.created,
         "parameters": sum(math.prod(tensor.shape) for tensor in manifest.tensors.values()),
         "tensors": plain["tensors"],
+        "weight_decay": manifest.settings.get("optimizer.weight_decay"),
         "files": plain["files"],
         "bytes": manifest.bytes,
         "problems": problems_at_a_glance(folder),
@@ -131,10 +133,22 @@ def _checkpoint_text(found: dict[str, Any]) -> str:
         ("on disk", f"{found['bytes'] / _GIB:.3g} GiB in {counted(len(found['files']), 'file')}"),
         ("saved by", f"{grid}; layers a stage {found['layers_per_stage']}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
+        *_decay_facts(found["tensors"], found["weight_decay"]),
         *((f"{name} is", mark) for name, mark in found["fingerprints"].items()),
     ]
     facts += [("damaged", problem) for problem in found["problems"]]
-    return "\n".join([f"checkpoint {found['path']}", "", *table(facts, indent=2)])
+    return "\n".join([f"checkpoint {found['path']}", "", *page_table(facts)])
+
+
+def _decay_facts(tensors: dict[str, dict[str, Any]], rate: float | None) -> list[tuple[str, str]]:
+    """Which parameters decay, as their modules stated when the checkpoint was made; layers are not told apart."""
+    facts = []
+    for decays, title in ((True, f"decay {rate:g}" if rate is not None else "decay"), (False, "no decay")):
+        mine = {name: math.prod(tensor["shape"]) for name, tensor in tensors.items() if tensor.get("decays") is decays}
+        kinds = sorted({re.sub(r"^layers\.\d+\.", "", name) for name in mine})
+        if mine:
+            facts.append((title, f"{counted(sum(mine.values()), 'parameter')}: {', '.join(kinds)}"))
+    return facts
 
 
 def _run_text(found: dict[str, Any]) -> str:

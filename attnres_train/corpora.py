@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
-from attnres_train.data.config import blend_weights
-from attnres_train.data.corpus import TrainingData, ValidationData
+from attnres_train.data.config import blend_weights, validation_sets
+from attnres_train.data.corpus import Corpus, TrainingData
+from attnres_train.data.validation import ValidationData
 from attnres_train.errors import Problem, Refused
 from attnres_train.tokenizer.load import load_tokenizer
 
 
 @dataclass(frozen=True)
 class Corpora:
-    """The opened corpora of a run, and what identifies them and their tokenizer.
-
-    `fingerprints` has `tokenizer`, `train` for the whole blend, `valid`, and `source PREFIX` for each training corpus.
-    """
+    """The opened corpora of a run, and the fingerprint of the tokenizer that they were made with, where it is known."""
 
     train: TrainingData
-    valid: ValidationData | None
-    fingerprints: dict[str, str]
+    valid: Mapping[str, ValidationData]
+    """By name; the only one has the empty name."""
+    tokenizer: str | None
 
     @property
-    def same_on_all_ranks(self) -> dict[str, str]:
-        """The fingerprints that do not name a place: copies may lie elsewhere on other nodes."""
-        return {kind: self.fingerprints.get(kind, "none") for kind in ("tokenizer", "train", "valid")}
+    def identity(self) -> dict[str, str]:
+        """What the samples follow from, none of it the name of a place: `train` for the whole blend, `valid` (`valid
+        NAME` where there are several), `tokenizer`."""
+        found = {"train": self.train.fingerprint}
+        found |= {f"valid {name}".rstrip(): data.fingerprint for name, data in self.valid.items()}
+        return found | ({} if self.tokenizer is None else {"tokenizer": self.tokenizer})
+
+    def fingerprints(self, draw: int) -> dict[str, str]:
+        """`identity`; of each training corpus `source PREFIX`; and of each corpus `bytes PREFIX`, what its files hold
+        at places that `draw` chooses."""
+        sources = {f"source {corpus.prefix}": corpus.fingerprint for corpus in self.train.corpora.values()}
+        held = {f"bytes {corpus.prefix}": corpus.bytes_mark(draw) for corpus in self._all()}
+        return self.identity | sources | held
+
+    def same_on_all_ranks(self, draw: int) -> dict[str, str]:
+        """`identity`, and what the files hold: copies may lie elsewhere on other nodes, under other names."""
+        marks = {f"bytes of corpus {number}": corpus.bytes_mark(draw) for number, corpus in enumerate(self._all())}
+        return self.identity | marks
 
     @property
     def notes(self) -> list[str]:
         """What is not as it was asked for, and yet no reason to refuse."""
-        return [str(shortfall) for shortfall in self.valid.shortfalls] if self.valid is not None else []
+        return [str(shortfall) for data in self.valid.values() for shortfall in data.shortfalls]
+
+    def _all(self) -> list[Corpus]:
+        return [corpus for data in (self.train, *self.valid.values()) for corpus in data.corpora.values()]
 
 
 def open_corpora(config: RunConfig) -> Corpora:
@@ -43,27 +61,23 @@ def open_corpora(config: RunConfig) -> Corpora:
     tokenizer = load_tokenizer(config.tokenizer.model) if config.tokenizer.model else None
     fingerprint = tokenizer.fingerprint if tokenizer else None
     vocabulary, training = vocabulary_size(config), config.training
-    apart, length = config.data.isolate_documents, training.sequence_length
+    apart, length, read_all = config.data.isolate_documents, training.sequence_length, config.data.verify == "all"
     assert config.data.train is not None, "load_checked has seen to it"
-    train, valid = None, None
+    train, valid = None, {}
     problems: list[Problem] = []
     try:
-        train = TrainingData(blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, apart)
+        train = TrainingData(
+            blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, apart, read_all
+        )
     except Refused as refused:
         problems += refused.problems
-    try:
-        if config.data.valid is not None:
-            weights = blend_weights(config.data.valid)
-            valid = ValidationData(weights, length, training.eval_samples, vocabulary, fingerprint, apart)
-    except Refused as refused:
-        problems += refused.problems
+    for name, weights in validation_sets(config.data.valid).items():
+        try:
+            valid[name] = ValidationData(
+                weights, length, training.eval_samples, vocabulary, fingerprint, apart, read_all
+            )
+        except Refused as refused:
+            problems += refused.problems
     if problems or train is None:
         raise Refused(list(dict.fromkeys(problems)))  # a pair may be in both
-    return Corpora(train, valid, _fingerprints(train, valid, fingerprint))
-
-
-def _fingerprints(train: TrainingData, valid: ValidationData | None, tokenizer: str | None) -> dict[str, str]:
-    found = {"train": train.fingerprint}
-    found |= {"valid": valid.fingerprint} if valid is not None else {}
-    found |= {"tokenizer": tokenizer} if tokenizer is not None else {}
-    return found | {f"source {corpus.prefix}": corpus.fingerprint for corpus in train.corpora.values()}
+    return Corpora(train, valid, fingerprint)

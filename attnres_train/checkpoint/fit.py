@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnres_train.checkpoint.manifest import Manifest
+from attnres_train.data.continuation import other_bytes, what_changed
 from attnres_train.errors import Problem
 
 # Keys of the model that say how it is started, padded or computed, not what it computes.
@@ -58,11 +59,22 @@ def differences(
     tensors = list(_tensors(manifest, mine))
     reshaped = any(difference.allowed_as is None for difference in tensors)
     return [
-        *_settings(manifest, settings, reshaped),
-        *_isolation(manifest, settings),
-        *_fingerprints(manifest, fingerprints),
+        *differences_but_for_tensors(manifest, fingerprints, settings, reshaped),
         *tensors,
         *_parts(manifest, stored_parts, mine),
+    ]
+
+
+def differences_but_for_tensors(
+    manifest: Manifest, fingerprints: Mapping[str, str], settings: Mapping[str, Any], reshaped: bool = False
+) -> list[Difference]:
+    """What differs as far as it can be told without a model: settings, data and tokenizer. `reshaped`: tensors differ
+    in their shapes too."""
+    return [
+        *_settings(manifest, settings, reshaped),
+        *_isolation(manifest, settings),
+        *_fingerprints(manifest, fingerprints, settings),
+        *_bytes(manifest, fingerprints, settings),
     ]
 
 
@@ -82,6 +94,39 @@ def told(found: Sequence[Difference]) -> list[Problem]:
         more = Problem(f"{len(group) - _SHOWN} more", f"likewise, the last of them {group[-1].key}", group[0].remedy)
         problems += [*group[:_SHOWN], more]
     return problems
+
+
+def nothing_to_train(manifest: Manifest, settings: Mapping[str, Any]) -> list[Problem]:
+    """Why there is no point in going on from a checkpoint: it is past the last step, or nothing is left to train with
+    what changed. None where the run is simply complete, or has steps left."""
+    steps, stop = settings["training.steps"], settings["training.stop_after_steps"]
+    last, key = (steps, "training.steps") if stop is None else (stop, "training.stop_after_steps")
+    elsewhere = "choose another training.run_folder, or an earlier checkpoint as checkpoint.resume"
+    if manifest.step > last:
+        message = f"{last}, but the checkpoint is at step {manifest.step} already: nothing is left to train"
+        return [Problem(key, message, f"write more than {manifest.step} to train on, or {elsewhere}")]
+    if manifest.step < last:
+        return []
+    remedy = f"raise {key} to train on with it, write back what it was, or {elsewhere}"
+    told = f"but step {last} is done, and with {key} = {last} nothing is left to train"
+    changed = changed_settings(manifest.settings, settings).items()
+    return [
+        Problem(k, f"was {was!r}, is {now!r}, {told}", remedy) for k, (was, now) in changed if k.startswith(_TRAINS)
+    ]
+
+
+_TRAINS = (
+    "optimizer.",
+    "schedule.",
+    "data.train",
+    "data.isolate_documents",
+    "training.global_batch_size",
+    "training.sequence_length",
+    "training.steps",
+    "training.seed",
+    "training.precision",
+)
+"""Settings that say what a step does, or how many there are."""
 
 
 def _tensors(manifest: Manifest, mine: Mapping[str, Shape]) -> Iterator[Difference]:
@@ -112,13 +157,26 @@ def _parts(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str,
 _ANOTHER = "use another checkpoint of the run"
 
 
-def _fingerprints(manifest: Manifest, fingerprints: Mapping[str, str]) -> Iterator[Difference]:
+def _fingerprints(
+    manifest: Manifest, fingerprints: Mapping[str, str], settings: Mapping[str, Any]
+) -> Iterator[Difference]:
     for kind in sorted(manifest.fingerprints.keys() & fingerprints.keys() & _ALLOWED_AS.keys()):
         was, now = manifest.fingerprints[kind], fingerprints[kind]
         if was != now:
             text = f"was trained with {kind} {was[:12]}, this run has {now[:12]}"
+            if kind == "train" and (
+                why := what_changed(manifest.settings, manifest.fingerprints, settings, fingerprints)
+            ):
+                text += f": {'; '.join(why)}"
             remedy = _or_allow(_FINGERPRINT_REMEDIES[kind], _ALLOWED_AS[kind])
             yield Difference(Problem(kind, text, remedy), _ALLOWED_AS[kind])
+
+
+def _bytes(manifest: Manifest, fingerprints: Mapping[str, str], settings: Mapping[str, Any]) -> Iterator[Difference]:
+    """Corpora that have the size they had and other contents."""
+    for prefix, why in other_bytes(manifest.settings, manifest.fingerprints, settings, fingerprints).items():
+        remedy = _or_allow("put back the pair that the run was trained on, or choose another run folder", "data")
+        yield Difference(Problem(prefix, f"is another corpus than the one trained on: {why}", remedy), "data")
 
 
 def _settings(manifest: Manifest, settings: Mapping[str, Any], reshaped: bool) -> Iterator[Difference]:

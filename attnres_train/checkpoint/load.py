@@ -11,7 +11,7 @@ from attnres_train.checkpoint.fit import Difference, differences, told
 from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.checkpoint.metadata import read_metadata
 from attnres_train.checkpoint.random_state import load_random_state
-from attnres_train.checkpoint.sharded import CheckpointFailure, load_states, whole_shapes
+from attnres_train.checkpoint.sharded import CheckpointFailure, load_states, whole_tensors
 from attnres_train.engine.interface import Engine
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.parallel.grid import Grid
@@ -33,7 +33,7 @@ def load_checkpoint(
     Raises Refused, listing every difference, where it does not fit.
     """
     parts = _stored_parts(folder)
-    shapes = whole_shapes(engine.parameters(), grid)
+    shapes = {name: record.shape for name, record in whole_tensors(engine.parameters(), grid).items()}
     found = differences(manifest, parts, shapes, fingerprints, settings)
     refused = [difference for difference in found if difference.allowed_as not in allow]
     if refused:

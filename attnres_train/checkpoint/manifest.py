@@ -6,7 +6,7 @@ import json
 import os
 import re
 import zlib
-from dataclasses import asdict
+from dataclasses import asdict, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
 
@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from attnres_train.checkpoint.checksum import FileRecord, hexadecimal
 from attnres_train.errors import refuse
+from attnres_train.progress import LossSum
 
 FORMAT = 2
 FILE_NAME = "manifest.json"
@@ -37,6 +38,8 @@ class TensorRecord(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+    decays: bool | None = None
+    """Whether weight decay draws it to zero, as its module states; None in checkpoints from before this was kept."""
 
 
 def _plain_names(files: dict[str, FileRecord]) -> dict[str, FileRecord]:
@@ -80,7 +83,14 @@ class Manifest:
     """Of the tokenizer and the corpora the run was trained with."""
     settings: dict[str, Any]
     """The configuration of the run, by dotted key."""
+    losses: dict[str, LossSum] = field(default_factory=dict)
+    """Of the steps that no record has yet."""
     format: int = FORMAT
+
+    def draw_of_data(self, otherwise: int) -> int:
+        """The draw by which the fingerprints looked into the corpora; `otherwise` where they did not."""
+        marks = [mark for kind, mark in self.fingerprints.items() if kind.startswith("bytes ")]
+        return int(marks[0].partition(":")[0]) if marks else otherwise
 
     @property
     def bytes(self) -> int:
@@ -104,6 +114,7 @@ def plain_fields(manifest: Manifest) -> dict[str, Any]:
     fields = asdict(manifest)
     fields["grid"] = manifest.grid._asdict()
     fields["files"] = {name: record._asdict() for name, record in manifest.files.items()}
+    fields["losses"] = {name: record._asdict() for name, record in manifest.losses.items()}
     fields["tensors"] = {name: record._asdict() for name, record in manifest.tensors.items()}
     return fields
 
@@ -131,6 +142,7 @@ def read_manifest(folder: Path) -> Manifest:
         fields["tensors"] = {
             name: TensorRecord(tuple(record.pop("shape")), **record) for name, record in fields["tensors"].items()
         }
+        fields["losses"] = {name: LossSum(**record) for name, record in fields.get("losses", {}).items()}
         return Manifest(**fields)
     except ValidationError as error:
         first = error.errors()[0]

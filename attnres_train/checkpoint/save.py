@@ -37,9 +37,9 @@ from attnres_train.checkpoint.folder import (
     replace_published,
 )
 from attnres_train.checkpoint.manifest import Grid as SavedGrid
-from attnres_train.checkpoint.manifest import Manifest, TensorRecord, write_manifest
+from attnres_train.checkpoint.manifest import Manifest, write_manifest
 from attnres_train.checkpoint.random_state import random_streams, save_random_state
-from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_shapes
+from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_tensors
 from attnres_train.checkpoint.verify import damages
 from attnres_train.durable import flush_folder
 from attnres_train.engine.interface import OptimizerState, StateSource
@@ -234,7 +234,6 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 def _manifest(engine: StateSource, grid: Grid, state: TrainState, identity: RunIdentity) -> Manifest:
     parallel = grid.parallel
-    shapes = whole_shapes(engine.parameters(), grid)
     return Manifest(
         **state.as_dict(),
         optimizer_updates=engine.updates,
@@ -252,7 +251,7 @@ def _manifest(engine: StateSource, grid: Grid, state: TrainState, identity: RunI
             "torch": str(torch.__version__),
             "megatron-core": version("megatron-core"),
         },
-        tensors={name: TensorRecord(tuple(shape), "float32") for name, shape in sorted(shapes.items())},
+        tensors=whole_tensors(engine.parameters(), grid),
         files={},
         fingerprints=dict(identity.fingerprints),
         settings=dict(identity.settings),

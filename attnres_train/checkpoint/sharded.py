@@ -38,9 +38,11 @@ from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from attnres_train.checkpoint.checksum import FileRecord, record_of, written
+from attnres_train.checkpoint.manifest import TensorRecord
 from attnres_train.checkpoint.metadata import METADATA_FILE, SafeReader
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.model.parameters import LogicalParameter
+from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import Grid
 
 KINDS = {"weight": "master", "first_moment": "first_moment", "second_moment": "second_moment"}
@@ -183,12 +185,12 @@ def _failures_in_words() -> Iterator[None]:
         raise CheckpointFailure("; ".join(told)) from failure
 
 
-def whole_shapes(parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, tuple[int, ...]]:
-    """Shapes of every parameter of the whole model, gathered from all ranks."""
-    mine = {p.name: p.sharding.shape for p in parameters}
-    everybody: list[dict[str, tuple[int, ...]]] = [{}] * grid.world_size
+def whole_tensors(parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, TensorRecord]:
+    """Every parameter of the whole model, by name, gathered from all ranks."""
+    mine = {p.name: TensorRecord(tuple(p.sharding.shape), "float32", decays(p.parameter)) for p in parameters}
+    everybody: list[dict[str, TensorRecord]] = [{}] * grid.world_size
     dist.all_gather_object(everybody, mine, group=grid.control)
-    return {name: shape for part in everybody for name, shape in part.items()}
+    return dict(sorted((name, record) for part in everybody for name, record in part.items()))
 
 
 def _local(tensor: Tensor, p: LogicalParameter, rows: slice) -> Tensor:

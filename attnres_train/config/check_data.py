@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.unused import Unused
-from attnres_train.data.config import blend_weights
+from attnres_train.data.config import Weights, blend_weights, validation_sets
 from attnres_train.errors import Problem
 
 _MOST_SAMPLES = 2**63 - 1
@@ -25,18 +26,27 @@ def check_data(config: RunConfig) -> Iterator[Problem]:
         message = f"{every}, but data.valid is not set: there is nothing to evaluate on"
         remedy = 'set data.valid, or remove it (or write "none")'
         yield Unused("training.eval_interval_steps", message, remedy, made_by=("data.valid",))
+    for name in validation_sets(data.valid):
+        if not re.fullmatch(r"[\w.-]*", name):
+            remedy = "name it with letters, digits, `_`, `-` and `.`; a blend is {prefix = number}"
+            yield Problem("data.valid", f"{name!r} is no name for a set: it is part of its curve's tag", remedy)
     longest = _MOST_SAMPLES // training.global_batch_size
     if training.steps > longest:
         message = f"{training.steps} steps of {training.global_batch_size} samples are more than can be counted"
         yield Problem("training.steps", message, f"write {longest} or less")
 
 
+def blends(config: RunConfig) -> Iterator[tuple[str, Weights]]:
+    """Every blend that `[data]` names, with its key."""
+    if config.data.train is not None:
+        yield "data.train", blend_weights(config.data.train)
+    for name, weights in validation_sets(config.data.valid).items():
+        yield f"data.valid.{name}" if name else "data.valid", weights
+
+
 def check_weights(config: RunConfig) -> Iterator[Problem]:
     """Problems of the names and weights of the blends."""
-    for key, source in (("data.train", config.data.train), ("data.valid", config.data.valid)):
-        if source is None:
-            continue
-        weights = blend_weights(source)
+    for key, weights in blends(config):
         if "" in weights:
             yield Problem(key, "an empty prefix", "write the path of a .bin/.idx pair without its ending")
         if negative := {prefix: weight for prefix, weight in weights.items() if weight < 0}:

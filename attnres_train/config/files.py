@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attnres_train.checkpoint.folder import candidates
-from attnres_train.config.check_data import check_weights
+from attnres_train.checkpoint.manifest import read_manifest
+from attnres_train.config.check_data import blends, check_weights
 from attnres_train.config.check_engine import check_engine_files
 from attnres_train.config.check_observe import check_observe_files
+from attnres_train.config.keys import all_keys
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
-from attnres_train.data.config import blend_weights
+from attnres_train.config.show import config_values
 from attnres_train.errors import Problem, Refused
 
 
@@ -25,6 +27,27 @@ def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
     contents = _contents(config) if can_be_opened else []
     libraries = [*check_engine_files(config), *check_observe_files(config)]
     return [*absent, *contents, *_writable(folder), *_resume(config, folder), *libraries]
+
+
+def check_resume(config: RunConfig, config_path: str | Path) -> list[Problem]:
+    """What keeps `config` from going on from its newest checkpoint, as far as it can be told without a model."""
+    folder = run_folder(config, config_path)
+    try:
+        newest = next(iter(candidates(config.checkpoint.resume, folder)), None)
+        manifest = None if newest is None else read_manifest(newest)
+    except Refused:
+        return []  # another check tells of it, or the resume passes over it
+    if manifest is None or config.data.train is None:
+        return []
+    # Both import numpy, which a plan can do without.
+    from attnres_train.checkpoint.fit import differences_but_for_tensors, nothing_to_train
+    from attnres_train.corpora import open_corpora
+
+    settings = config_values(config, all_keys())
+    fingerprints = open_corpora(config).fingerprints(manifest.draw_of_data(config.training.seed))
+    found = differences_but_for_tensors(manifest, fingerprints, settings)
+    refused = [one.problem for one in found if one.allowed_as not in config.checkpoint.allow]
+    return [*nothing_to_train(manifest, settings), *refused]
 
 
 def check_needed_for_training(config: RunConfig) -> list[Problem]:
@@ -50,8 +73,8 @@ def _tokenizer(config: RunConfig) -> Iterator[Problem]:
 
 
 def _data(config: RunConfig) -> Iterator[Problem]:
-    for key, source in (("data.train", config.data.train), ("data.valid", config.data.valid)):
-        for prefix in blend_weights(source) if source is not None else ():
+    for key, weights in blends(config):
+        for prefix in weights:
             absent = [
                 str(Path(prefix + end).absolute()) for end in (".bin", ".idx") if not Path(prefix + end).is_file()
             ]

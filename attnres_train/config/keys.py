@@ -98,7 +98,8 @@ def _words(annotation: Any, field: FieldInfo) -> str:
             return "a list of " + ", ".join(f'"{word}"' for word in get_args(items[0]))
         return f"a list of {'' if Ellipsis in items else f'{len(items)} '}integers"
     if origin is dict:
-        return "a table {text = number}"
+        of_numbers = get_args(annotation)[1] is float
+        return "a table {text = number}" if of_numbers else "a table {name = text or table {text = number}}"
     if annotation is int:
         return "an integer" + _bounds(field)
     if annotation is float:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from attnres_train.config.build import build
 from attnres_train.config.check import check
-from attnres_train.config.files import check_files, check_needed_for_training
+from attnres_train.config.files import check_files, check_needed_for_training, check_resume
 from attnres_train.config.give_way import COMMAND_LINE, DEFAULT, Settled, give_way
 from attnres_train.config.keys import Key, all_keys
 from attnres_train.config.locate import Document, Fault, read_document
@@ -86,6 +86,7 @@ def load_checked(
     found = check(settled.config, world_size)
     found += check_files(settled.config, path) if purpose != "plan" else []
     found += check_needed_for_training(settled.config) if purpose == "train" else []
+    found += check_resume(settled.config, path) if purpose == "check" and not found else []
     problems += [_placed(problem, settled.origins) for problem in found if problem.key not in reading.meant]
     if problems:
         raise Refused(problems)

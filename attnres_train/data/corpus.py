@@ -1,4 +1,4 @@
-"""Pairs cut into samples: training data, blended and shuffled, and validation data, fixed.
+"""Pairs cut into samples, and training data: samples of a blend of pairs, shuffled.
 
 A sample of sequence length T is T + 1 tokens of the pair's documents taken as one stream; sample i begins at
 token i T. Inputs are the first T tokens, labels the last T, so each token but the very first is a label once.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,10 +28,12 @@ import numpy as np
 import numpy.typing as npt
 
 from attnres_train.data.blend import Blend
-from attnres_train.data.indexed import IndexedReader, sidecar_path
+from attnres_train.data.drawn import drawn_digest
+from attnres_train.data.files import sha256_of_file
+from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, sidecar_path
 from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.data.order import SampleOrder, derive_key
-from attnres_train.data.summary import Shortfall, SourceSummary
+from attnres_train.data.summary import SourceSummary
 from attnres_train.errors import Problem, Refused, refuse
 
 
@@ -44,14 +47,17 @@ class Sample(NamedTuple):
     sample_id: str
     tokens: npt.NDArray[np.int64]
     segments: npt.NDArray[np.int32] | None = None
+    source: int = 0
+    """Its number in the blend."""
 
 
 class Corpus:
     """One pair and a sequence length T.
 
     Raises Refused where the pair is damaged, shorter than one sample, or made with another tokenizer than the
-    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known); and where
-    `isolate_documents` asks for documents that the pair does not mark.
+    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known); where its index,
+    or with `read_all` its tokens, are not those that its manifest describes; and where `isolate_documents` asks for
+    documents that the pair does not mark.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class Corpus:
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
         isolate_documents: bool = False,
+        read_all: bool = False,
     ):
         self.prefix = str(prefix)
         self.sequence_length = sequence_length
@@ -69,7 +76,11 @@ class Corpus:
         self.manifest = read_manifest(prefix)
         if self.manifest is not None:
             check_pair(self.manifest, self.reader)
+            _check_contents(idx_path(prefix), self.index_sha256, self.manifest.idx_sha256)
             _check_tokenizer(self.prefix, self.manifest, vocabulary_size, tokenizer_fingerprint)
+        self._all_sha256 = sha256_of_file(bin_path(prefix)) if read_all else ""
+        if self.manifest is not None and read_all:
+            _check_contents(bin_path(prefix), self._all_sha256, self.manifest.bin_sha256)
         self._separator = _require_eod(self.prefix, self.manifest) if isolate_documents else None
         self.num_samples = max(0, self.reader.num_tokens - 1) // sequence_length
         if self.num_samples < 1:
@@ -114,6 +125,22 @@ class Corpus:
         held = f"{self.reader.num_documents}:{self.reader.num_tokens}:{self.reader.type.name}"
         return f"{held}:{self.manifest.bin_sha256 if self.manifest else 'unknown'}"
 
+    @cached_property
+    def index_sha256(self) -> str:
+        return sha256_of_file(idx_path(self.prefix))
+
+    def bytes_mark(self, draw: int) -> str:
+        """What the files hold, whatever a manifest says: `DRAW:INDEX:BLOCKS:ALL`, checksums of the whole index, of
+        the blocks of tokens that `draw` chooses, and of all tokens (empty unless all were read)."""
+        blocks = drawn_digest(bin_path(self.prefix), draw)
+        return f"{draw}:{self.index_sha256}:{blocks}:{self._all_sha256}"
+
+
+def _check_contents(path: Path, found: str, described: str) -> None:
+    if found != described:
+        what = f"has SHA-256 {found[:12]}, the manifest beside it describes {described[:12]}: another file, or damage"
+        raise refuse(str(path), what, "copy the three files of the pair from one place, or make the pair again")
+
 
 def _check_tokenizer(prefix: str, manifest: Manifest, vocabulary_size: int, fingerprint: str | None) -> None:
     key = str(sidecar_path(prefix))
@@ -141,8 +168,13 @@ def _require_eod(prefix: str, manifest: Manifest | None) -> int:
     )
 
 
-def _open_all(
-    weights: Mapping[str, float], sequence_length: int, vocabulary_size: int, fingerprint: str | None, isolate: bool
+def open_all(
+    weights: Mapping[str, float],
+    sequence_length: int,
+    vocabulary_size: int,
+    fingerprint: str | None,
+    isolate: bool,
+    read_all: bool,
 ) -> dict[int, Corpus]:
     """The corpora of weight above 0, by their number in `weights`; all problems are refused at once."""
     corpora: dict[int, Corpus] = {}
@@ -151,7 +183,7 @@ def _open_all(
         if weight == 0:
             continue
         try:
-            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint, isolate)
+            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint, isolate, read_all)
         except Refused as refused:
             problems.extend(refused.problems)
     if problems:
@@ -176,13 +208,14 @@ class TrainingData:
         vocabulary_size: int,
         tokenizer_fingerprint: str | None = None,
         isolate_documents: bool = False,
+        read_all: bool = False,
     ):
         self.weights = dict(weights)
         self.sequence_length = sequence_length
         self.seed = seed
         self.blend = Blend(self.weights)
-        self.corpora = _open_all(
-            self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents
+        self.corpora = open_all(
+            self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents, read_all
         )
         # A key of its own for every source, or corpora of equal size would be shuffled alike.
         self._orders = {
@@ -201,14 +234,16 @@ class TrainingData:
             here = sources == number
             epochs[here], indices[here] = self._orders[number].locate(ordinals[here])
         places = zip(sources.tolist(), epochs.tolist(), indices.tolist(), strict=True)
-        return [_sample(f"{s}:e{epoch}:{i}", self.corpora[s], i) for s, epoch, i in places]
+        return [cut_sample(f"{s}:e{epoch}:{i}", self.corpora[s], s, i) for s, epoch, i in places]
 
-    def summary(self, total_samples: int) -> list[SourceSummary]:
-        """What `total_samples` draws from the start of the run take from each source."""
-        draws = self.blend.draws(total_samples)
+    def summary(self, total_samples: int, drawn: int = 0) -> list[SourceSummary]:
+        """What `total_samples` draws from the start of the run take from each source, but for the first `drawn`."""
+        before, after = self.blend.draws(drawn), self.blend.draws(total_samples)
         total_weight = sum(map(Fraction, self.weights.values()))  # exact: a sum of floats may overflow
         return [
-            _summarize(prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), draws[number])
+            _summarize(
+                prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), before[number], after[number]
+            )
             for number, (prefix, weight) in enumerate(self.weights.items())
         ]
 
@@ -217,15 +252,16 @@ class TrainingData:
         """SHA-256 over all that the order depends on: equal on ranks that see the same samples."""
         parts = [f"{self.seed} {self.sequence_length} {self.blend.counts}"]
         parts += [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()]
-        return _digest(parts)
+        return digest_of(parts)
 
 
-def _sample(name: str, corpus: Corpus, index: int) -> Sample:
+def cut_sample(name: str, corpus: Corpus, source: int, index: int) -> Sample:
+    """Sample `index` of `corpus`, which has the number `source` in its blend."""
     tokens = corpus.sample(index)
-    return Sample(name, tokens, corpus.segments(tokens))
+    return Sample(name, tokens, corpus.segments(tokens), source)
 
 
-def _summarize(prefix: str, share: float, corpus: Corpus | None, draws: int) -> SourceSummary:
+def _summarize(prefix: str, share: float, corpus: Corpus | None, before: int, after: int) -> SourceSummary:
     return SourceSummary(
         prefix=prefix,
         weight=share,
@@ -233,71 +269,12 @@ def _summarize(prefix: str, share: float, corpus: Corpus | None, draws: int) -> 
         tokens=corpus.reader.num_tokens if corpus else None,
         documents=corpus.reader.num_documents if corpus else None,
         known_tokenizer=corpus is not None and corpus.manifest is not None,
-        draws=draws,
-        epochs=draws / corpus.num_samples if corpus else 0.0,
+        draws=after - before,
+        epochs_before=before / corpus.num_samples if corpus else 0.0,
+        epochs=after / corpus.num_samples if corpus else 0.0,
     )
 
 
-class ValidationData:
-    """A fixed set of at most `num_samples` samples, never shuffled, the same for any number of ranks.
-
-    The sources share the set by their weights; a source gives at most what it holds, spread evenly over its
-    length.
-
-    Raises Refused as `TrainingData` does.
-    """
-
-    def __init__(
-        self,
-        weights: Mapping[str, float],
-        sequence_length: int,
-        num_samples: int,
-        vocabulary_size: int,
-        tokenizer_fingerprint: str | None = None,
-        isolate_documents: bool = False,
-    ):
-        if num_samples < 1:
-            raise ValueError(f"a validation set of {num_samples} samples")
-        draws = Blend(weights).draws(num_samples)
-        self.sequence_length = sequence_length
-        self.corpora = _open_all(weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents)
-        self._places = [
-            (number, index)
-            for number, corpus in self.corpora.items()
-            for index in _spread(min(draws[number], corpus.num_samples), corpus.num_samples)
-        ]
-        self.shortfalls = [
-            Shortfall(corpus.prefix, draws[number], corpus.num_samples)
-            for number, corpus in self.corpora.items()
-            if draws[number] > corpus.num_samples
-        ]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @property
-    def tokens_per_byte(self) -> float | None:
-        """Tokens a byte of text, a mean over the samples by what their corpora have; None if one has no manifest."""
-        manifests = [self.corpora[number].manifest for number, _ in self._places]
-        known = [m.tokens / m.text_bytes for m in manifests if m is not None and m.text_bytes]
-        return sum(known) / len(known) if known and len(known) == len(manifests) else None
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 over all that the samples depend on: equal on ranks that evaluate on the same ones."""
-        parts = [f"{self.sequence_length} {len(self)}"]
-        return _digest(parts + [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()])
-
-    def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:
-        """The samples at `positions`, each below `len(self)`."""
-        places = [self._places[position] for position in positions.tolist()]
-        return [_sample(f"{number}:e0:{index}", self.corpora[number], index) for number, index in places]
-
-
-def _digest(parts: list[str]) -> str:
+def digest_of(parts: list[str]) -> str:
+    """SHA-256, in hexadecimal."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _spread(count: int, size: int) -> list[int]:
-    """`count` different indices spread evenly over [0, size)."""
-    return [i * size // count for i in range(count)]

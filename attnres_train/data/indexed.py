@@ -74,7 +74,10 @@ def sidecar_path(prefix: str | Path) -> Path:
 
 
 class IndexedReader:
-    """A pair, memory mapped: once the index has been checked, nothing is read but what is asked for.
+    """A pair: its index memory mapped and checked, its tokens read where they are asked for.
+
+    Tokens are not mapped: every page that was looked at would stay in the process's memory, and a file that is cut
+    while it is open would end the process without a word.
 
     `lengths` [sequences] are tokens, `bounds` [documents + 1] the first sequence of each document.
 
@@ -92,7 +95,7 @@ class IndexedReader:
         self.bounds = _map(idx_path(prefix), OFFSET_TYPE, start + self._offsets.nbytes, num_bounds)
         self.num_tokens, in_order = _walk(idx_path(prefix), num_sequences, self.type)
         self._check(in_order)
-        self._tokens = _map(bin_path(prefix), self.type, 0, self.num_tokens)
+        self._tokens = open(bin_path(prefix), "rb", buffering=0)  # noqa: SIM115 - as long as the reader lives
 
     @property
     def num_documents(self) -> int:
@@ -102,7 +105,21 @@ class IndexedReader:
         """`count` tokens from `start` on, the documents taken as one stream; a copy."""
         if not 0 <= start <= start + count <= self.num_tokens:
             raise IndexError(f"tokens {start} to {start + count} of {self.num_tokens}")
-        return self._tokens[start : start + count].astype(np.int64)
+        data = self._tokens_at(start * self.type.itemsize, count * self.type.itemsize)
+        return np.frombuffer(data, self.type).astype(np.int64)
+
+    def _tokens_at(self, offset: int, size: int) -> bytes:
+        """Bytes of the .bin. Raises Refused where it has become shorter than it was."""
+        data = b""
+        while len(data) < size:
+            # With the offset in the call, so that threads and forked processes need not take turns.
+            more = os.pread(self._tokens.fileno(), size - len(data), offset + len(data))
+            if not more:
+                raise _damaged(
+                    bin_path(self.prefix), f"ends at byte {offset + len(data)}: it was cut after it was opened"
+                )
+            data += more
+        return data
 
     def document(self, index: int) -> npt.NDArray[np.int64]:
         """The tokens of one document; a copy."""

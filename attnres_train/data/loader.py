@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from attnres_train.data.corpus import Sample, TrainingData, ValidationData
+from attnres_train.data.corpus import Sample, TrainingData
+from attnres_train.data.validation import ValidationData
 
 PADDING_ID = "padding"
 """The sample id of a place in a validation batch that only fills it up; its loss mask is 0."""
@@ -29,6 +30,8 @@ class Batch(NamedTuple):
     sample_ids: tuple[str, ...]
     segments_BT: torch.Tensor | None = None
     """int32: the number of each token's document in its sample; None where attention crosses documents"""
+    sources: tuple[int, ...] = ()
+    """The number in the blend of each sample's source."""
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
@@ -38,7 +41,8 @@ def collate(samples: Sequence[Sample]) -> Batch:
     ids = tuple(sample.sample_id for sample in samples)
     numbers = [sample.segments for sample in samples if sample.segments is not None]
     segments = torch.from_numpy(np.stack(numbers)) if numbers else None
-    return Batch(tokens, labels, torch.ones(tokens.shape, dtype=torch.float32), ids, segments)
+    mask = torch.ones(tokens.shape, dtype=torch.float32)
+    return Batch(tokens, labels, mask, ids, segments, tuple(sample.source for sample in samples))
 
 
 class BatchLoader:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SourceSummary:
-    """One source of a run: what it holds, and what the run takes from it.
+    """One source of a run: what it holds, and what the run, or the rest of it, takes from it.
 
     `samples`, `tokens` and `documents` are None for a source of weight 0, which is not opened.
     `known_tokenizer` is False for a pair without a manifest: only its ids can be checked.
@@ -21,17 +21,24 @@ class SourceSummary:
     documents: int | None
     known_tokenizer: bool
     draws: int
+    epochs_before: float
+    """How far through the source these draws begin; 0 at the start of a run."""
     epochs: float
+    """How far through it they end."""
 
     def __str__(self) -> str:
         """One line for the start of a run."""
         if self.samples is None:
             return f"{self.prefix}: weight 0, unused"
         unknown = "" if self.known_tokenizer else "; no manifest: made with which tokenizer is not known"
+        still = " more" if self.epochs_before else ""
         return (
             f"{self.prefix}: {self.tokens:,} tokens, {self.samples:,} samples; "
-            f"draws {self.draws:,}, epochs {self.epochs:.2f}{unknown}"
+            f"draws {self.draws:,}{still}, epochs {self._epochs()}{unknown}"
         )
+
+    def _epochs(self) -> str:
+        return f"{self.epochs_before:.2f} to {self.epochs:.2f}" if self.epochs_before else f"{self.epochs:.2f}"
 
 
 @dataclass(frozen=True)

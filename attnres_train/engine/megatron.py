@@ -55,7 +55,7 @@ class MegatronEngine:
         self.optimizer = get_megatron_optimizer(
             _megatron_optimizer_config(optimizer, config.params_dtype),
             self._chunks,
-            config_overrides={_vectors(): ParamGroupOverride(wd_mult=0.0)},
+            config_overrides={_never_decays(): ParamGroupOverride(wd_mult=0.0)},
             use_gloo_process_groups=False,
         )
         (self._sharded,) = self.optimizer.chained_optimizers
@@ -155,7 +155,7 @@ def _main_parameters(optimizer: DistributedOptimizer) -> dict[nn.Parameter, Tens
     return {model: main for models, mains in pairs for model, main in zip(models, mains, strict=True)}
 
 
-def _vectors() -> ParamKey:
+def _never_decays() -> ParamKey:
     return ParamKey(predicate=ParamPredicate(name="never_decays", fn=lambda parameter: not decays(parameter)))
 
 

@@ -6,11 +6,12 @@ import math
 
 import torch
 import torch.nn.functional as F
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatron.core.transformer import ModuleSpec, TransformerConfig
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from torch import nn
 
 from attnres_train.model.attention_core import CausalAttentionCore
 from attnres_train.model.config import ModelConfig
@@ -38,6 +39,14 @@ def mlp_spec() -> ModuleSpec:
     return ModuleSpec(
         module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
     )
+
+
+def state_decay(module: nn.Module) -> None:
+    """Write which parameters of megatron-core's layers decay: matrices do, biases do not."""
+    for layer in module.modules():
+        if isinstance(layer, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):
+            for name, parameter in layer.named_parameters(recurse=False):
+                parameter.decays = name == "weight"  # type: ignore[attr-defined]
 
 
 def output_init_std(model: ModelConfig) -> float:

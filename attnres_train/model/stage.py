@@ -24,6 +24,7 @@ from attnres_train.model.documents import Documents
 from attnres_train.model.head import Head
 from attnres_train.model.layer import TransformerLayer
 from attnres_train.model.recompute import Recompute, run_again
+from attnres_train.model.spec import state_decay
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class StageModel(MegatronModule):
         spans = self.layout.spans(role.layers, recompute)
         self.makes_again = bool(spans)
         self.spans = [[self.layers[str(i)] for i in span] for span in spans or ([i] for i in role.layers)]
+        state_decay(self)
         self._mark_tied_copies(model.tie_embeddings)
         self._mark_sequence_parallel(config.sequence_parallel)
 

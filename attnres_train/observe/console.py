@@ -81,6 +81,14 @@ def step_line(step: int, steps: int, values: Mapping[str, float], seconds_left: 
     )
 
 
+def validation_words(values: Mapping[str, float], name: str = "") -> str:
+    """The validation loss, of all sets or of the one of this name, in the units it is known in."""
+    ending = f"/{name}" if name else ""
+    bits = values.get(f"loss/valid_bits_per_byte{ending}")
+    words = f"{values[f'loss/valid{ending}']:.4f} nats a token"
+    return words if bits is None else f"{words}, {bits:.4f} bits a byte"
+
+
 def duration(seconds: float) -> str:
     """`seconds` as hours, minutes and seconds."""
     whole = round(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 from collections.abc import Mapping
@@ -14,9 +15,10 @@ import torch.distributed as dist
 from attnres_train.observe.phases import PHASES
 from attnres_train.observe.record_lines import LOSS_TOKENS
 from attnres_train.parallel.grid import Grid
-from attnres_train.progress import StepReport, TrainState
+from attnres_train.progress import LossSum, StepReport, TrainState
 
 GIB = 2**30
+VALIDATION_TAG = "loss/valid"
 
 
 class Rates(NamedTuple):
@@ -62,8 +64,10 @@ def step_metrics(
     flops_per_second = tokens_per_second * flops_per_token / devices
     utilisation = {} if peak_flops_per_second is None else {"throughput/mfu": flops_per_second / peak_flops_per_second}
     return {
-        "loss/train": report.loss,
-        LOSS_TOKENS: report.tokens,
+        **{
+            f"loss/{name}": of_name.mean for name, of_name in report.losses.items() if of_name.tokens or name == "train"
+        },
+        LOSS_TOKENS: report.losses["train"].tokens,
         "optim/lr": report.learning_rate,
         "optim/grad_norm": report.grad_norm,
         "optim/skipped_steps": state.skipped_steps,
@@ -78,6 +82,30 @@ def step_metrics(
         "pipeline/backward_bytes": report.backward_bytes,
         "pipeline/kept_bytes": peaks.kept_bytes,
     }
+
+
+def validation_metrics(losses: Mapping[str, LossSum], tokens_per_byte: Mapping[str, float | None]) -> dict[str, float]:
+    """Tags and values of an evaluation of the sets in `losses`, one without a name if it is the only one.
+
+    In nats a token, and in bits a byte of text where the corpora know their bytes; of all sets together, and of each
+    that has a name.
+    """
+    values: dict[str, float] = {}
+    whole, whole_bytes = LossSum(), 0.0
+    for name, of_set in losses.items():
+        per_byte = tokens_per_byte[name]
+        text_bytes = math.nan if per_byte is None else of_set.tokens / per_byte
+        whole, whole_bytes = whole.plus(of_set), whole_bytes + text_bytes
+        if name:
+            values |= _both_units(f"/{name}", of_set, text_bytes)
+    return _both_units("", whole, whole_bytes) | values
+
+
+def _both_units(ending: str, losses: LossSum, text_bytes: float) -> dict[str, float]:
+    values = {f"{VALIDATION_TAG}{ending}": losses.mean}
+    if text_bytes > 0:
+        values[f"{VALIDATION_TAG}_bits_per_byte{ending}"] = losses.loss / math.log(2) / text_bytes
+    return values
 
 
 def over_ranks(grid: Grid, kept_bytes: int, phases: Mapping[str, float]) -> tuple[Peaks, dict[str, float]]:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch.distributed as dist
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.observe.console import CONSOLE, step_line
+from attnres_train.observe.console import CONSOLE, step_line, validation_words
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
 from attnres_train.observe.event_file import EventFile
-from attnres_train.observe.metrics import Rates, Timing, over_ranks, step_metrics
+from attnres_train.observe.metrics import Rates, Timing, over_ranks, step_metrics, validation_metrics
+from attnres_train.observe.record_lines import record_of
 from attnres_train.observe.remaining import Remaining
 from attnres_train.observe.sinks import Guarded, Sink, guarded_lines
 from attnres_train.observe.wandb_sink import WandbSink
 from attnres_train.parallel.grid import Grid
-from attnres_train.progress import StepReport, TrainState
+from attnres_train.progress import LossSum, StepReport, TrainState
 
 log = logging.getLogger(CONSOLE)
 
@@ -47,8 +47,7 @@ class Recorder:
             self._phases[phase] = self._phases.get(phase, 0.0) + spent
         if self.config.observe.sample_log:
             self._record_samples(state.step, sample_ids)
-        due = state.step % self.config.observe.log_interval_steps == 0 or last or not report.applied
-        if not due:
+        if not (last or self.config.observe.records(state.step, applied=report.applied)):
             return
         peaks, phases = over_ranks(self.grid, report.kept_bytes, self._phases)
         seconds = time.perf_counter() - self._since
@@ -74,14 +73,24 @@ class Recorder:
         if self._depth is not None:
             self._depth.record(state.step, look)
 
-    def evaluation(self, state: TrainState, loss: float, tokens_per_byte: float | None, seconds: float) -> None:
-        """Record the validation loss, in nats a token, and in bits a byte where the corpus knows its bytes."""
-        values, words = {"loss/valid": loss}, f"{loss:.4f} nats a token"
-        if tokens_per_byte is not None:
-            bits = values["loss/valid_bits_per_byte"] = loss / math.log(2) * tokens_per_byte
-            words += f", {bits:.4f} bits a byte"
-        self._write(state, values)
-        log.info(f"step {state.step}  validation loss {words} ({seconds:.1f} s)")
+    def evaluation(
+        self,
+        state: TrainState,
+        losses: Mapping[str, LossSum],
+        tokens_per_byte: Mapping[str, float | None],
+        seconds: float,
+        recorded: Collection[str] = (),
+    ) -> None:
+        """Tell the losses of the validation sets, by name, and record them but for the tags that the step has
+        already."""
+        values = validation_metrics(losses, tokens_per_byte)
+        if new := {tag: value for tag, value in values.items() if tag not in recorded}:
+            self._write(state, new)
+        log.info(f"step {state.step}  validation loss {validation_words(values)} ({seconds:.1f} s)")
+        for name in filter(None, losses):
+            log.info(f"  {name}: {validation_words(values, name)}")
+        if len(new) < len(values):
+            log.info("  the curves keep what this step was evaluated on before")
         self._restart_clock(state)
 
     def checkpoint_started(self, state: TrainState, blocked_seconds: float) -> None:
@@ -127,6 +136,19 @@ class Recorder:
             replicas = [ids for _, ids in sorted(parts, key=lambda part: part[0])]
             in_order = [i for micro in zip(*replicas, strict=True) for batch in micro for i in batch]
             self.sample_sink.write(step, {"samples": in_order})
+
+
+def recorded_tags(grid: Grid, run_folder: Path, step: int) -> set[str]:
+    """The tags that `metrics.jsonl` has of `step`, as rank 0 sees it. A collective."""
+    found: list[set[str]] = [set()]
+    path = run_folder / "metrics.jsonl"
+    if grid.rank == 0 and path.is_file():
+        with open(path, "rb") as lines:
+            found = [
+                {tag for line in lines if (record := record_of(line)) and record["step"] == step for tag in record}
+            ]
+    dist.broadcast_object_list(found, src=0, group=grid.control)
+    return found[0]
 
 
 def _open_sinks(config: RunConfig, run_folder: Path, step: int) -> list[Sink]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DESCRIPTIONS: Mapping[str, str] = {
-    "loss/train": "nats a token: mean over the tokens of one step that count.",
-    "loss/valid": "nats a token: mean over the validation samples.",
+    "loss/train": "nats a token: mean over all tokens that count since the last record, across a resume, too.",
+    "loss/valid": "nats a token: mean over the tokens of the validation samples, of all sets where there are several.",
     "loss/valid_bits_per_byte": "bits a byte: the validation loss over the bytes of its text, whatever the tokenizer.",
     "optim/lr": "learning rate of this step, no unit.",
     "optim/grad_norm": "L2 norm of the gradient of the whole model, before it is clipped; no unit.",
@@ -31,6 +31,13 @@ DESCRIPTIONS: Mapping[str, str] = {
     "depth/weights": "Mean weight, 0 to 1: sublayers and head (down) over sources (across). Grey is not read.",
 }
 """By whole tag."""
+
+PART_DESCRIPTIONS: Mapping[str, str] = {
+    "loss/train": "nats a token: as loss/train, of the samples from one source of the blend.",
+    "loss/valid": "nats a token: mean over the tokens of one validation set.",
+    "loss/valid_bits_per_byte": "bits a byte: the loss on one validation set over the bytes of its text.",
+}
+"""Of `TAG/NAME`, by tag: the same of one source or of one set."""
 
 DEPTH_DESCRIPTIONS: Mapping[str, str] = {
     "weight": "share, 0 to 1: mean weight of one source in what this reader reads.",
@@ -59,6 +66,6 @@ def in_tensorboard(tag: str) -> str:
 def describe(tag: str) -> str:
     """The words for `tag`; none for a tag that is none of ours."""
     group, _, rest = tag.partition("/")
-    if (whole := DESCRIPTIONS.get(tag)) is not None or group != "depth":
-        return whole or ""
-    return DEPTH_DESCRIPTIONS.get(rest.partition("/")[0], "")
+    kind = rest.partition("/")[0]
+    of_parts = DEPTH_DESCRIPTIONS.get(kind, "") if group == "depth" else PART_DESCRIPTIONS.get(f"{group}/{kind}", "")
+    return DESCRIPTIONS.get(tag, of_parts)

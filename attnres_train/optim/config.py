@@ -14,7 +14,9 @@ class OptimizerConfig:
     learning_rate: float = Field(default=3e-4, gt=0)
     """Peak learning rate, reached at the end of the warm-up."""
     weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled decay of matrices; vectors (norm gains, depth queries, biases) never decay."""
+    """Decoupled decay, of the parameters whose modules say so: embedding, projections, key and query projections of
+    the depth. Gains, biases, gates, depth queries, coefficients and static logits never decay. `attnres inspect` of a
+    checkpoint lists both."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW's decay of the mean of gradients."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -36,4 +38,4 @@ class ScheduleConfig:
     """For `wsd`: steps of the final decay. For `cosine`: steps from the first to the end of the decay;
     None decays until `training.steps`."""
     min_learning_rate: float = Field(default=0.0, ge=0)
-    """Learning rate at the end of the decay."""
+    """Learning rate of the last step of the decay. With 0 that step is the last one above 0: no step is wasted."""

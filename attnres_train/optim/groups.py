@@ -1,13 +1,17 @@
-"""Which parameters decay."""
+"""Which parameters decay: as the module that owns each has stated, whatever its shape."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import nn
 
 
-def decays(parameter: Tensor) -> bool:
-    """Matrices decay; vectors (norm and key gains, depth queries) do not.
+def decays(parameter: nn.Parameter) -> bool:
+    """What the owner of `parameter` has written as its attribute `decays`.
 
-    A depth query is one-dimensional for this reason too: stored as `[1, D]` it would be taken for a matrix.
+    Nothing follows from the number of dimensions: static logits are a matrix and no map, a norm's gain of two axes
+    would be none either. Raises ValueError where no owner has said it.
     """
-    return parameter.ndim >= 2
+    stated = getattr(parameter, "decays", None)
+    if stated is None:
+        raise ValueError(f"nobody has stated whether a parameter of shape {tuple(parameter.shape)} decays")
+    return bool(stated)

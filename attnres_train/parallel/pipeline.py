@@ -22,6 +22,7 @@ from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.stopwatch import Stopwatch
 from attnres_train.parallel.transport import HistoryCommunicator, Outgoing
 from attnres_train.parallel.wire import WirePlan
+from attnres_train.progress import LossSum
 
 MIB = 2**20
 
@@ -44,10 +45,11 @@ class MicroBatch(Protocol):
 
 @dataclass(frozen=True)
 class LossTotals:
-    """Sum of the token losses and count of counted tokens on this rank; zero where the loss is not."""
+    """Losses of the counted tokens on this rank; zero where the loss is not."""
 
-    loss_sum: float
-    tokens: int
+    whole: LossSum
+    samples: tuple[LossSum, ...] = ()
+    """Of each sample, micro-batch after micro-batch."""
     not_finite: tuple[int, ...] = ()
     """Micro-batches whose loss is not finite."""
 
@@ -111,11 +113,12 @@ class Pipeline:
             raise
         self.communicator.finish()
         if not reports:
-            return LossTotals(0.0, 0)
-        losses, counts = zip(*reports, strict=True)
-        stacked = torch.stack(losses).double()
-        not_finite = tuple((~stacked.isfinite()).nonzero().flatten().tolist())
-        return LossTotals(stacked.sum().item(), int(torch.stack(counts).sum().item()), not_finite)
+            return LossTotals(LossSum())
+        losses_MB, counts_MB = (torch.stack(parts).double() for parts in zip(*reports, strict=True))
+        not_finite = tuple((~losses_MB.isfinite()).any(1).nonzero().flatten().tolist())
+        losses, counts = losses_MB.flatten().tolist(), counts_MB.flatten().tolist()
+        samples = tuple(LossSum(loss, int(count)) for loss, count in zip(losses, counts, strict=True))
+        return LossTotals(LossSum(sum(losses), int(sum(counts))), samples, not_finite)
 
     def _forward_step(self, batches: Iterator[tuple[int, MicroBatch]], chunk: nn.Module) -> tuple[Any, Any]:
         """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
@@ -137,7 +140,7 @@ class Pipeline:
 
 
 def _masked_loss(loss_mask_BT: Tensor, token_losses_BT: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Sum over counted tokens, their count (the schedule adds both up), and a report of both."""
-    loss_sum = (token_losses_BT * loss_mask_BT).sum()
+    """Sum over counted tokens, their count (the schedule adds both up), and a report of both for each sample."""
+    counted_BT = token_losses_BT * loss_mask_BT
     tokens = loss_mask_BT.sum().to(torch.int32)
-    return loss_sum, tokens, (loss_sum.detach().clone(), tokens)
+    return counted_BT.sum(), tokens, (counted_BT.detach().sum(1), loss_mask_BT.sum(1))

@@ -34,9 +34,14 @@ class TrainingConfig:
     eval_interval_steps: int | None = Field(default=None, ge=1)
     """Evaluate every so many steps and at the end; None evaluates only at the end."""
     eval_samples: int = Field(default=64, ge=1)
-    """Samples of the fixed validation set, at most what the corpus holds."""
+    """Samples of the fixed validation set, of each where there are several; at most what its corpus holds."""
     stop_after_skipped_steps: int | None = Field(default=3, ge=1)
     """A step whose gradient is not finite changes nothing and is counted; so many in a row end the run (1: the first
     one). None: never."""
     stop_after_steps: int | None = Field(default=None, ge=1)
     """Stop with a checkpoint after this step of the schedule, to go on later; None runs to `steps`."""
+
+
+def last_step_of(training: TrainingConfig) -> int:
+    """The step after which this run stops by itself."""
+    return min(training.stop_after_steps or training.steps, training.steps)

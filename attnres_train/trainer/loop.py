@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +15,21 @@ from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.ahead import StepLoader
-from attnres_train.data.corpus import ValidationData
+from attnres_train.data.continuation import other_validation
+from attnres_train.data.validation import ValidationData
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_watch import DepthWatch
-from attnres_train.observe.metrics import Rates
+from attnres_train.observe.metrics import VALIDATION_TAG, Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.observe.profiling import Profiling
-from attnres_train.observe.recorder import Recorder
+from attnres_train.observe.recorder import Recorder, recorded_tags
 from attnres_train.observe.sinks import keep_text
 from attnres_train.parallel.grid import Grid
+from attnres_train.progress import TrainState
 from attnres_train.trainer.build import Parts
 from attnres_train.trainer.closing import closing
+from attnres_train.trainer.config import last_step_of
 from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.resume import resume
 from attnres_train.trainer.saving import Saves
@@ -44,7 +48,8 @@ class Run:
     grid: Grid
     parts: Parts
     loader: StepLoader
-    validation: ValidationData | None
+    validation: Mapping[str, ValidationData]
+    """By name, as in `Corpora`."""
     identity: RunIdentity
     resolved: str
     """The configuration as a commented TOML file, for the run folder."""
@@ -57,54 +62,98 @@ class Run:
 
 
 def train(run: Run) -> ExitCode:
-    """Train to the last step, or to the step after a stop signal; either way the last state is saved."""
-    steps = run.config.training.steps
-    last_step = min(run.config.training.stop_after_steps or steps, steps)
+    """Train to the last step, or to the step after a stop signal; either way the last state is saved.
+
+    An evaluation that a checkpoint still owes comes first: a signal, or a kill after the save, came between.
+    """
+    last_step = last_step_of(run.config.training)
     run.presence.at("loading")
     state = resume(run.checkpoint, run.parts.engine, run.grid, run.identity, run.config.checkpoint.allow, run.folder)
     if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
         keep_text(run.folder / "config.toml", run.resolved)
+    first_step = state.step
+    recorded = recorded_tags(run.grid, run.folder, state.step)
+    owed = _owes_evaluation(run, state, recorded)
     if state.step >= last_step:
-        _say(closing(run.config, run.folder, state, stopped=False, trained=False))
-        return ExitCode.DONE
-    check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
+        if not owed:
+            _say(closing(run.config, run.folder, state, stopped=False, trained=False))
+            return ExitCode.DONE
+    else:
+        check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
     recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
-    saves = Saves(run.folder, run.parts.engine, run.grid, run.identity, run.config.checkpoint, recorder)
-    watch = DepthWatch(run.parts.stages, run.grid)
-    profiling = Profiling(run.config.observe, run.folder, run.grid.rank, run.grid.device)
-    skipped = SkippedSteps(run.config.training.stop_after_skipped_steps)
-    stopped = False
     run.stop.training_begins()
+    stopped = _evaluate(run, recorder, state, recorded) if owed else False
+    if not stopped:
+        state, stopped = _steps(run, recorder, state, last_step)
+    recorder.close()
+    _say(closing(run.config, run.folder, state, stopped=stopped, trained=state.step > first_step))
+    return ExitCode.STOPPED_ON_SIGNAL if stopped else ExitCode.DONE
+
+
+def _steps(run: Run, recorder: Recorder, state: TrainState, last_step: int) -> tuple[TrainState, bool]:
+    """Train from `state` on; the state at the end, which is saved, and whether a signal asked for it."""
+    config = run.config
+    saves = Saves(run.folder, run.parts.engine, run.grid, run.identity, config.checkpoint, recorder)
+    watch = DepthWatch(run.parts.stages, run.grid)
+    profiling = Profiling(config.observe, run.folder, run.grid.rank, run.grid.device)
+    skipped = SkippedSteps(config.training.stop_after_skipped_steps)
+    stopped = False
     while state.step < last_step and not stopped:
         run.presence.at("training", state.step + 1)
-        asked = run.stop.received is not None
-        looks = _due(state.step + 1, run.config.observe.depth_interval)
+        asked = run.stop.asked()
+        looks = _due(state.step + 1, config.observe.depth_interval)
         with watch.looking() if looks else nullcontext(), profiling.around(state.step + 1):
-            state, report, batches = train_step(run.parts, run.loader, run.config, state, asked, saves.standing)
-        stopped = report.stop_requested and state.step < steps
-        ended = stopped or state.step == last_step
-        recorder.step(state, report, [batch.sample_ids for batch in batches], last=ended)
+            state, report, batches = train_step(run.parts, run.loader, config, state, asked, saves.standing)
+        stopped = report.stop_requested and state.step < config.training.steps
+        recorder.step(state, report, [batch.sample_ids for batch in batches], last=stopped or state.step == last_step)
         if looks:
             recorder.depth(state, watch.collect())
         saves.advance(report)
         if enough := skipped.look_at(state, report):
             saves.finish()
             raise RuntimeError(enough)
-        evaluates = _due(state.step, run.config.training.eval_interval_steps) or (ended and not stopped)
-        if run.validation is not None and evaluates:
-            run.presence.at("evaluation")
-            started = time.perf_counter()
-            loss = evaluate(run.parts, run.validation, run.config.training.micro_batch_size)
-            recorder.evaluation(state, loss, run.validation.tokens_per_byte, time.perf_counter() - started)
-        if _due(state.step, run.config.checkpoint.interval_steps) or ended:
+        if not stopped and _evaluation_due(run, state.step):
+            stopped = _evaluate(run, recorder, state)
+        if _due(state.step, config.checkpoint.interval_steps) or stopped or state.step == last_step:
             run.presence.at("saving")
             saves.start(state)
     profiling.finish(state.step)
     run.presence.at("finishing the last checkpoint")
     saves.finish()
-    recorder.close()
-    _say(closing(run.config, run.folder, state, stopped=stopped))
-    return ExitCode.STOPPED_ON_SIGNAL if stopped else ExitCode.DONE
+    return state, stopped
+
+
+def _evaluation_due(run: Run, step: int) -> bool:
+    at_the_end = step >= last_step_of(run.config.training)
+    return bool(run.validation) and (at_the_end or _due(step, run.config.training.eval_interval_steps))
+
+
+def _owes_evaluation(run: Run, state: TrainState, recorded: Collection[str]) -> bool:
+    """Whether the state that was resumed was to be evaluated and was not, or is the last and has other validation data
+    than it was evaluated on."""
+    if run.checkpoint is None or not _evaluation_due(run, state.step):
+        return False
+    if VALIDATION_TAG not in recorded:
+        return True
+    identity, were = run.identity, run.checkpoint.manifest.fingerprints
+    at_the_end = state.step >= last_step_of(run.config.training)
+    return at_the_end and other_validation(were, identity.settings, identity.fingerprints)
+
+
+def _evaluate(run: Run, recorder: Recorder, state: TrainState, recorded: Collection[str] = ()) -> bool:
+    """Evaluate and record what is not `recorded` of this step; whether a signal asks to stop here.
+
+    One that comes when the last step and its evaluation are done has nothing left to stop.
+    """
+    run.presence.at("evaluation")
+    started = time.perf_counter()
+    found = evaluate(run.parts, run.validation, run.config.training.micro_batch_size, run.stop.asked)
+    if found.losses is None:
+        log.info(f"step {state.step}  the evaluation was cut short by a signal: nothing of it is recorded")
+        return True
+    per_byte = {name: data.tokens_per_byte for name, data in run.validation.items()}
+    recorder.evaluation(state, found.losses, per_byte, time.perf_counter() - started, recorded)
+    return found.stop_requested and state.step < last_step_of(run.config.training)
 
 
 def _say(lines: list[str]) -> None:

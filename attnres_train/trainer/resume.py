@@ -13,7 +13,7 @@ from attnres_train.checkpoint.fit import changed_settings
 from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.data.config import blend_weights
-from attnres_train.data.continuation import continuation
+from attnres_train.data.continuation import continuation, other_validation
 from attnres_train.engine.interface import Engine
 from attnres_train.observe.console import CONSOLE
 from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
@@ -45,8 +45,12 @@ def resume(
     if any(difference.allowed_as == "data" for difference in accepted):
         for line in _data_lines(manifest.settings, manifest.fingerprints, identity, state.samples):
             log.warning(f"    {line}")
+    if other_validation(manifest.fingerprints, identity.settings, identity.fingerprints):
+        log.warning("  data.valid has other samples than before: loss/valid does not go on from the values it had")
     for key, (was, now) in changed_settings(manifest.settings, identity.settings).items():
         log.info(f"  {key}: was {was!r}, is {now!r} from now on")
+    for line in batch_lines(manifest.settings, identity.settings):
+        log.info(f"  {line}")
     for line in rate_lines(manifest.settings, identity.settings, state.step + 1):
         log.info(f"  {line}")
     return state
@@ -66,6 +70,16 @@ def _data_lines(
 def _of_sources(fingerprints: Mapping[str, str]) -> dict[str, str]:
     mark = "source "
     return {key.removeprefix(mark): value for key, value in fingerprints.items() if key.startswith(mark)}
+
+
+def batch_lines(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What another batch size means for the schedule and for the position in the data."""
+    key = "training.global_batch_size"
+    if key in was and was[key] != now[key]:
+        yield (
+            f"the learning rate counts steps, not samples: from here a step moves it as before and takes {now[key]} "
+            f"samples instead of {was[key]}; the data go on at the next sample"
+        )
 
 
 def rate_lines(was: Mapping[str, Any], now: Mapping[str, Any], step: int) -> Iterator[str]:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from attnres_train.checkpoint.choose import Choice, choose_checkpoint
+from attnres_train.checkpoint.fit import nothing_to_train
 from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import resolved_split, vocabulary_size
@@ -29,6 +30,7 @@ from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
 from attnres_train.plan.devices import device_called
 from attnres_train.trainer.build import build_parts
+from attnres_train.trainer.config import last_step_of
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.preflight import join, limit_waits, preflight
 from attnres_train.trainer.signals import StopRequest
@@ -47,14 +49,17 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
         raise refuse("residual.backend", f"{config.residual.backend!r}: {reason}", 'write "auto"')
     backend = backend_in_words(config.residual, grid.device.type, training.precision)
     settings = config_values(config, loaded.origins)
-    preflight(settings, corpora.same_on_all_ranks, backend, folder, grid)
+    preflight(settings, corpora.same_on_all_ranks(training.seed), backend, folder, grid)
     presence.at("choosing a checkpoint")
     _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
+    if checkpoint is not None and (pointless := nothing_to_train(checkpoint.manifest, settings)):
+        raise Refused(pointless)
+    draw = training.seed if checkpoint is None else checkpoint.manifest.draw_of_data(training.seed)
     vocabulary = vocabulary_size(config)
     split = resolved_split(config, vocabulary)
-    _announce(config, grid, split, vocabulary, corpora, backend)
-    for note in loaded.notes:
-        log.info(note)
+    _announce(config, grid, split, vocabulary, backend)
+    for line in (*_data_lines(config, corpora, checkpoint), *loaded.notes):
+        log.info(line)
     padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
     peak = _peak(grid, training.precision)
     batches = BatchLoader(
@@ -69,7 +74,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
                 parts=build_parts(config, grid, split, vocabulary),
                 loader=loader,
                 validation=corpora.valid,
-                identity=RunIdentity(split, corpora.fingerprints, settings),
+                identity=RunIdentity(split, corpora.fingerprints(draw), settings),
                 resolved=resolved_toml(config, loaded.origins),
                 folder=folder,
                 checkpoint=checkpoint,
@@ -114,9 +119,7 @@ def _peak(grid: Grid, precision: str) -> float | None:
     return peak
 
 
-def _announce(
-    config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, corpora: Corpora, backend: str
-) -> None:
+def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, backend: str) -> None:
     """The facts of a run in a few lines, before the first step."""
     parallel, training = config.parallel, config.training
     padded = config.model.padded_vocabulary(vocabulary, parallel.tensor)
@@ -127,16 +130,14 @@ def _announce(
     log.info(f"depth backend: {backend}")
     log.info(flops_in_words(config.model, padded, training.sequence_length))
     log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
-    for line in _data_lines(config, corpora):
-        log.info(line)
 
 
-def _data_lines(config: RunConfig, corpora: Corpora) -> list[str]:
-    training, valid = config.training, corpora.valid
-    lines = [str(source) for source in corpora.train.summary(training.steps * training.global_batch_size)]
+def _data_lines(config: RunConfig, corpora: Corpora, checkpoint: Choice | None) -> list[str]:
+    steps, samples = (0, 0) if checkpoint is None else (checkpoint.manifest.step, checkpoint.manifest.samples)
+    still = max(0, last_step_of(config.training) - steps) * config.training.global_batch_size
+    lines = [str(source) for source in corpora.train.summary(samples + still, samples)]
     lines.append(f"order of samples: {corpora.train.fingerprint[:12]} on every rank")
-    if valid is not None:
-        lines.append(f"validation: {len(valid):,} samples")
+    lines += [f"validation{' ' * bool(name)}{name}: {len(data):,} samples" for name, data in corpora.valid.items()]
     if config.data.isolate_documents:
         lines.append("attention stays inside documents")
     return lines + corpora.notes

@@ -44,6 +44,10 @@ class StopRequest:
         """From now on a stop signal is answered after the step, by a save."""
         self._give_up = None
 
+    def asked(self) -> bool:
+        """Whether a stop signal has come."""
+        return self.received is not None
+
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +11,13 @@ import torch.distributed as dist
 from attnres_train.checkpoint.save import NOTHING_TO_WRITE, Written
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.ahead import StepLoader
+from attnres_train.data.config import source_names
 from attnres_train.data.loader import Batch
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pipeline import LossTotals
 from attnres_train.parallel.transport import Traffic
-from attnres_train.progress import StepReport, TrainState
+from attnres_train.progress import LossSum, StepReport, TrainState, added
 from attnres_train.trainer.build import Parts
 
 
@@ -43,9 +44,11 @@ def train_step(
         update = parts.engine.step(rate)
 
     traffic = parts.pipeline.communicator.take_traffic()
-    agreed = agree(parts.pipeline.grid, totals, traffic, stop_requested, writing)
+    losses = losses_by_source(totals, batches, source_names(config.data.train))
+    agreed = agree(parts.pipeline.grid, losses, traffic, stop_requested, writing)
+    unrecorded = added(state.losses, agreed.losses)
     report = StepReport(
-        loss=agreed.loss,
+        losses=unrecorded,
         grad_norm=update.grad_norm,
         learning_rate=rate,
         applied=update.applied,
@@ -59,16 +62,34 @@ def train_step(
         writing_ranks=agreed.writing_ranks,
         failed_ranks=agreed.failed_ranks,
     )
-    samples = config.training.global_batch_size
-    return state.after(samples=samples, tokens=report.tokens, applied=report.applied), report, batches
+    recorded = config.observe.records(state.step + 1, applied=update.applied)
+    state = state.after(
+        samples=config.training.global_batch_size,
+        tokens=agreed.tokens,
+        applied=update.applied,
+        losses={} if recorded else unrecorded,
+    )
+    return state, report, batches
+
+
+def losses_by_source(totals: LossTotals, batches: Sequence[Batch], names: Mapping[int, str]) -> dict[str, LossSum]:
+    """`train`, and `train/NAME` of each source in `names`, by its number: every one, so that ranks agree on them."""
+    sums = {"train": totals.whole} | {f"train/{name}": LossSum() for name in names.values()}
+    if names and totals.samples:
+        sources = [source for batch in batches for source in batch.sources]
+        for source, of_sample in zip(sources, totals.samples, strict=True):
+            tag = f"train/{names[source]}"
+            sums[tag] = sums[tag].plus(of_sample)
+    return sums
 
 
 @dataclass(frozen=True)
 class Agreed:
     """Sums over the ranks of one step."""
 
-    loss: float
+    losses: Mapping[str, LossSum]
     tokens: int
+    """That count, of the first of `losses`."""
     forward_bytes: int
     backward_bytes: int
     stop_requested: bool
@@ -77,18 +98,29 @@ class Agreed:
 
 
 def agree(
-    grid: Grid, totals: LossTotals, traffic: Traffic, stop_requested: bool, writing: Written = NOTHING_TO_WRITE
+    grid: Grid,
+    losses: Mapping[str, LossSum],
+    traffic: Traffic,
+    stop_requested: bool,
+    writing: Written = NOTHING_TO_WRITE,
 ) -> Agreed:
-    """One small all-reduce: the loss where it is known, the bytes sent, whether anybody must stop or still writes."""
-    counts = totals if grid.is_loss_owner else LossTotals(0.0, 0)
-    mine = [counts.loss_sum, counts.tokens, traffic.forward_bytes, traffic.backward_bytes]
+    """One small all-reduce: losses where they are known, the bytes sent, whether anybody must stop or still writes.
+
+    `losses` have the same names on every rank.
+    """
+    known = [number for of_name in losses.values() for number in of_name]
+    mine = known if grid.is_loss_owner else [0.0] * len(known)
+    mine += [traffic.forward_bytes, traffic.backward_bytes]
     mine += [stop_requested, not writing.done, writing.failure is not None]
     values = torch.tensor(mine, dtype=torch.float64)
     dist.all_reduce(values, group=grid.control)
-    loss_sum, *numbers = values.tolist()
-    tokens, forward_bytes, backward_bytes, stops, writing_ranks, failed_ranks = map(int, numbers)
-    loss = loss_sum / tokens if tokens else float("nan")
-    return Agreed(loss, tokens, forward_bytes, backward_bytes, stops > 0, writing_ranks, failed_ranks)
+    *sums, forward_bytes, backward_bytes, stops, writing_ranks, failed_ranks = values.tolist()
+    pairs = zip(sums[::2], sums[1::2], strict=True)
+    agreed = {name: LossSum(loss, int(tokens)) for name, (loss, tokens) in zip(losses, pairs, strict=True)}
+    tokens = next(iter(agreed.values())).tokens
+    return Agreed(
+        agreed, tokens, int(forward_bytes), int(backward_bytes), stops > 0, int(writing_ranks), int(failed_ranks)
+    )
 
 
 def culprits(grid: Grid, totals: LossTotals, batches: Sequence[Batch]) -> tuple[str, ...]:

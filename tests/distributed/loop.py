@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from attnres_train.checkpoint.choose import choose_checkpoint
 from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.config.run_config import RunConfig
+from attnres_train.data.corpus import Sample
 from attnres_train.data.loader import Batch
 from attnres_train.errors import ExitCode
 from attnres_train.observe.console import CONSOLE
@@ -16,7 +20,7 @@ from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.signals import StopRequest
-from tests.distributed.tiny import MICRO_BATCH, step_batches
+from tests.distributed.tiny import MICRO_BATCH, TOKENS, VOCABULARY, SyntheticBatch, step_batches
 from tests.distributed.training import build_tiny
 
 
@@ -30,14 +34,41 @@ class SyntheticLoader:
         rank, ranks = self.grid.data_rank, self.grid.data
         batches = step_batches(consumed_samples // self.samples_a_step, rank, ranks)
         first = [consumed_samples + (number * ranks + rank) * MICRO_BATCH for number in range(len(batches))]
-        ids = [tuple(f"sample-{start + i}" for i in range(MICRO_BATCH)) for start in first]
-        return [
-            Batch(batch.tokens_BT, batch.labels_BT, batch.loss_mask_BT, names, batch.segments_BT)
-            for batch, names in zip(batches, ids, strict=True)
-        ]
+        return [_named(batch, range(start, start + MICRO_BATCH)) for batch, start in zip(batches, first, strict=True)]
 
 
-def run_loop(config: RunConfig, folder: Path, stop: StopRequest | None = None) -> tuple[ExitCode, list[str]]:
+def _named(batch: SyntheticBatch, samples: range) -> Batch:
+    """Every third sample is of the second source."""
+    ids = tuple(f"sample-{sample}" for sample in samples)
+    sources = tuple(int(sample % 3 == 0) for sample in samples)
+    return Batch(batch.tokens_BT, batch.labels_BT, batch.loss_mask_BT, ids, batch.segments_BT, sources)
+
+
+class SyntheticValidation:
+    """A validation set of `size` random samples; `reads` has the positions of every read."""
+
+    tokens_per_byte = 0.25
+
+    def __init__(self, size: int, seed: int = 7):
+        generator = np.random.default_rng(seed)
+        self.tokens = generator.integers(0, VOCABULARY, (size, TOKENS + 1))
+        self.reads: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def samples(self, positions: np.ndarray) -> list[Sample]:
+        self.reads.append(positions.tolist())
+        return [Sample(str(position), self.tokens[position]) for position in positions.tolist()]
+
+
+def run_loop(
+    config: RunConfig,
+    folder: Path,
+    stop: StopRequest | None = None,
+    validation: Mapping[str, SyntheticValidation] | None = None,
+    fingerprints: Mapping[str, str] | None = None,
+) -> tuple[ExitCode, list[str]]:
     """Train in `folder` on the ranks of a test; the exit code, and what the console was told on this rank."""
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
@@ -53,8 +84,8 @@ def run_loop(config: RunConfig, folder: Path, stop: StopRequest | None = None) -
             grid=grid,
             parts=parts,
             loader=SyntheticLoader(grid, config.training.global_batch_size),
-            validation=None,
-            identity=RunIdentity(parts.pipeline.plan.layers_per_stage, {}, {}),
+            validation=validation or {},  # type: ignore[arg-type]
+            identity=RunIdentity(parts.pipeline.plan.layers_per_stage, fingerprints or {}, {}),
             resolved="",
             folder=folder,
             checkpoint=choose_checkpoint(config.checkpoint.resume, folder, grid),

@@ -37,7 +37,8 @@ def agree(*folders: Path) -> str:
     )
     run_folder = folders[0].parent
     try:
-        preflight({}, open_corpora(config).same_on_all_ranks, "native", run_folder, build_grid(config.parallel, seed=1))
+        data = open_corpora(config).same_on_all_ranks(draw=1)
+        preflight({}, data, "native", run_folder, build_grid(config.parallel, seed=1))
     except Refused as refused:
         return str(refused.problems[0])
     return "agreed"

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import build_grid
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import step_batches, tiny_config
@@ -16,9 +17,11 @@ from tests.distributed.training import build_tiny
 RATE = 0.01
 
 
-def step_on_masked_batches(poison: bool, precision: str) -> tuple[dict[str, tuple[Tensor, Tensor]], float, bool]:
+def step_on_masked_batches(
+    poison: bool, precision: str, case: str = "block"
+) -> tuple[dict[str, tuple[Tensor, Tensor]], float, bool]:
     """Weights before and after one step whose batches count no token; `poison` makes one gradient NaN instead."""
-    config = tiny_config("block", pipeline=2, precision=precision)
+    config = tiny_config(case, pipeline=2, precision=precision)
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
     engine = parts.engine
@@ -33,17 +36,36 @@ def step_on_masked_batches(poison: bool, precision: str) -> tuple[dict[str, tupl
     return {name: (before[name], after[name]) for name in before}, update.grad_norm, update.applied
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_without_gradients_matrices_decay_and_vectors_stay(precision: str) -> None:
+DECAY = ("embedding.weight", "projection.weight", "linear_qkv.weight", "linear_proj.weight", "linear_fc1.weight",
+         "linear_fc2.weight", "key_projection", "query_projection")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "precision", "keeps"),
+    [
+        ("block", "fp32", "depth.query"),
+        ("block", "bf16", "depth.gain"),
+        ("full, static", "fp32", "depth.logits"),  # a matrix by its shape: [sources, heads]
+        ("full, query from the input, low rank", "fp32", "depth.gain"),
+        ("gated branch", "fp32", "depth.gate"),
+    ],
+)
+def test_without_gradients_only_what_its_module_says_decays(case: str, precision: str, keeps: str) -> None:
+    """By the owner's word, not by the number of dimensions (ServiceNow/Fast-LLM#542)."""
     decay = 1 - RATE * tiny_config().optimizer.weight_decay
-    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, False, precision):
+    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, False, precision, case):
         assert applied and grad_norm == 0.0
         for name, (before, after) in weights.items():
-            if before.ndim == 1:
-                assert after.equal(before), f"{name} decays"
-            else:
+            if name.endswith(DECAY):
                 assert torch.allclose(after, before * decay, rtol=1e-6, atol=0), f"{name} does not decay"
-        assert any(name.endswith("depth.query") for name in weights)
+            else:
+                assert after.equal(before), f"{name} decays"
+        assert any(name.endswith(keeps) for name in weights)
+
+
+def test_a_parameter_that_nobody_spoke_for_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"nobody has stated whether a parameter of shape \(3,\) decays"):
+        decays(torch.nn.Parameter(torch.zeros(3)))
 
 
 def test_a_nan_on_one_rank_skips_the_step_on_all_and_leaves_every_weight() -> None:

@@ -75,8 +75,8 @@ def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[f
     engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
     rate = learning_rate(config.optimizer, config.schedule, config.training.steps, step + 1)
     update = engine.step(rate)
-    agreed = agree(grid, totals, parts.pipeline.communicator.take_traffic(), stop_requested=False)
-    return agreed.loss, update.grad_norm, agreed.forward_bytes
+    agreed = agree(grid, {"train": totals.whole}, parts.pipeline.communicator.take_traffic(), stop_requested=False)
+    return agreed.losses["train"].mean, update.grad_norm, agreed.forward_bytes
 
 
 def whole_tensors(parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:

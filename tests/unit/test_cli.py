@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnres_train.checkpoint.manifest import plain_fields
+from attnres_train.checkpoint.manifest import TensorRecord, plain_fields, write_manifest
 from attnres_train.cli import main
 from attnres_train.config.load import load
 from attnres_train.config.show import resolved_toml
@@ -163,6 +163,16 @@ def test_help_teaches_by_example(command: str, capsys) -> None:
         run(command, "-h")
     assert ended.value.code == 0
     assert capsys.readouterr().out.count(f"\n  attnres {command} ") >= 2
+
+
+def test_inspect_of_a_checkpoint_says_what_decays(tmp_path: Path, capsys) -> None:
+    names = {"layers.0.mlp.norm.weight": False, "layers.1.mlp.norm.weight": False, "embedding.weight": True}
+    tensors = {name: TensorRecord((3, 4), "float32", decays) for name, decays in names.items()}
+    write_manifest(tmp_path, manifest(tensors=tensors, settings={"optimizer.weight_decay": 0.1}))
+    assert run("inspect", tmp_path) == 0
+    page = capsys.readouterr().out
+    assert "decay 0.1     12 parameters: embedding.weight\n" in page
+    assert "no decay      24 parameters: mlp.norm.weight\n" in page
 
 
 def test_inspect_of_a_run_lists_steps_and_checkpoints(tmp_path: Path, capsys) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_train.data.corpus import Corpus, TrainingData, ValidationData
+from attnres_train.data.corpus import Corpus, TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.manifest import Manifest
+from attnres_train.data.validation import ValidationData
 from attnres_train.errors import Refused
 
 T = 8

@@ -11,10 +11,11 @@ import pytest
 
 from attnres_train.corpora import open_corpora
 from attnres_train.data.config import DataConfig
-from attnres_train.data.corpus import TrainingData, ValidationData
+from attnres_train.data.corpus import TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.loader import BatchLoader, validation_batches
 from attnres_train.data.manifest import Manifest
+from attnres_train.data.validation import ValidationData
 from attnres_train.errors import Refused
 from tests.unit.config_files import small
 
@@ -96,6 +97,5 @@ def test_the_setting_reaches_the_corpora_of_a_run(tmp_path: Path) -> None:
     prefix = write(tmp_path / "c")
     for isolate in (False, True):
         corpora = open_corpora(replace(config, data=DataConfig(train=prefix, valid=prefix, isolate_documents=isolate)))
-        assert corpora.valid is not None
-        for data in (corpora.train, corpora.valid):
+        for data in (corpora.train, corpora.valid[""]):
             assert (data.samples(np.arange(1))[0].segments is not None) == isolate

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnres_train.data.corpus import TrainingData, ValidationData
+from attnres_train.data.corpus import TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.loader import PADDING_ID, Batch, BatchLoader, validation_batches
+from attnres_train.data.validation import ValidationData
 
 T = 8
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnres_train.data.corpus import TrainingData, ValidationData
+from attnres_train.data.corpus import TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
+from attnres_train.data.validation import ValidationData
 
 T, VOCABULARY = 8, 320
 STARTS = 20

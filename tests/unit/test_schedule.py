@@ -57,7 +57,17 @@ def test_cosine_is_at_the_mean_half_way_and_at_the_minimum_at_the_end() -> None:
 
 
 def test_cosine_without_warm_up_starts_just_below_the_peak() -> None:
-    assert rates(ScheduleConfig(kind="cosine"), 8)[0] == pytest.approx(PEAK * 0.5 * (1 + math.cos(math.pi / 8)))
+    schedule = ScheduleConfig(kind="cosine", min_learning_rate=1e-300)
+    assert rates(schedule, 8)[0] == pytest.approx(PEAK * 0.5 * (1 + math.cos(math.pi / 8)))
+
+
+def test_no_step_is_wasted_at_a_rate_of_zero() -> None:
+    """A decay to 0 gets there with the step after the last; a step at 0 would change nothing."""
+    assert rates(ScheduleConfig(kind="cosine", warmup_steps=2), 5) == pytest.approx(
+        [PEAK / 2, PEAK] + [PEAK * 0.5 * (1 + math.cos(math.pi * part / 4)) for part in (1, 2, 3)]
+    )
+    assert rates(ScheduleConfig(kind="cosine"), 1) == pytest.approx([PEAK / 2])
+    assert rates(ScheduleConfig(kind="wsd", decay_steps=1), 2) == pytest.approx([PEAK, PEAK / 2])
 
 
 def test_a_stated_cosine_end_does_not_move_when_the_run_grows() -> None:
@@ -67,13 +77,14 @@ def test_a_stated_cosine_end_does_not_move_when_the_run_grows() -> None:
 
 
 def test_an_unstated_cosine_end_is_stretched_when_the_run_grows() -> None:
-    assert rates(ScheduleConfig(kind="cosine"), 40)[19] == pytest.approx(PEAK / 2)
+    schedule = ScheduleConfig(kind="cosine", min_learning_rate=1e-300)
+    assert rates(schedule, 40)[19] == pytest.approx(PEAK / 2)
 
 
 def test_wsd_stays_and_falls_linearly_over_its_last_steps() -> None:
     values = rates(ScheduleConfig(kind="wsd", warmup_steps=2, decay_steps=4), 10)
     assert values[2:6] == [PEAK] * 4
-    assert values[6:] == pytest.approx([PEAK * 3 / 4, PEAK / 2, PEAK / 4, 0.0])
+    assert values[6:] == pytest.approx([PEAK * 4 / 5, PEAK * 3 / 5, PEAK * 2 / 5, PEAK / 5])
 
 
 def test_constant_stays_at_6e_4_for_ten_steps() -> None:

@@ -18,12 +18,13 @@ from attnres_train.observe.phases import PHASES
 from attnres_train.observe.recorder import Recorder
 from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, DESCRIPTIONS, describe, in_tensorboard
 from attnres_train.parallel.grid import Grid
-from attnres_train.progress import StepReport, TrainState
+from attnres_train.progress import LossSum, StepReport, TrainState
 from tests.distributed.tiny import tiny_config
 from tests.unit.run_folders import look_at
 from tests.unit.test_sinks import RED_DOT
 
 STATE = TrainState(step=1)
+LOSSES = {"train": LossSum(1.0, 1)}
 
 
 class Written(dict[str, Any]):
@@ -45,12 +46,15 @@ def written(tmp_path: Path) -> Written:
     another = cast(Grid, SimpleNamespace(rank=1))
     recorder, sink = Recorder(tiny_config("block"), another, tmp_path, STATE, Rates(1e9, 1e12)), Written()
     recorder.sinks.append(sink)
-    recorder.evaluation(STATE, 2.0, 0.25, 1.0)
+    recorder.evaluation(STATE, {"": LossSum(2.0, 1)}, {"": 0.25}, 1.0)
     recorder.checkpoint_started(STATE, 0.1)
     recorder.checkpoint_durable(STATE, tmp_path, 1.0)
     recorder.depth(STATE, look_at(DepthLayout(8, "block", 2)))
     recorder._picture(1, MAP_TAG, RED_DOT)
-    timing, report = Timing(2.0, dict.fromkeys(PHASES, 0.1), 1, 4096), StepReport(1, 1, 1, True, 1, 0, 0, False, {})
+    timing, report = (
+        Timing(2.0, dict.fromkeys(PHASES, 0.1), 1, 4096),
+        StepReport(LOSSES, 1, 1, True, 1, 0, 0, False, {}),
+    )
     rates = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12, "devices": 2}
     sink |= step_metrics(STATE, report, timing, peaks=Peaks(1.0, 0), **rates)  # type: ignore[arg-type]
     return sink

@@ -25,6 +25,8 @@ class Initial(NamedTuple):
     shape: tuple[int, ...]
     value: float
     std: float = 0.0
+    decays: bool = False
+    """Whether weight decay draws it to zero: maps of the width do, what weighs, scales or gates does not."""
 
 
 class Look(NamedTuple):

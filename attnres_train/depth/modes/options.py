@@ -45,11 +45,11 @@ class AttentionWithOptions(Standard):
         rank = options.key_rank or width
         own = {"gain": Initial((width,), 1.0)}
         if options.query == "input":
-            own["query_projection"] = Initial((rank, width), 0.0)
+            own["query_projection"] = Initial((rank, width), 0.0, decays=True)
         else:
             own["query"] = Initial((rank,), 0.0)
         if options.query == "input" or options.key_rank is not None:
-            own["key_projection"] = Initial((rank, width), 0.0, std=width**-0.5)
+            own["key_projection"] = Initial((rank, width), 0.0, std=width**-0.5, decays=True)
         return own
 
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
