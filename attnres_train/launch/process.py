@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import select
 import signal
@@ -36,16 +35,6 @@ def parent_has_ended(first_parent: int) -> bool:
     if os.getppid() != 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
         return False
     return b"torch" not in Path("/proc/1/cmdline").read_bytes()
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the file at `path` by `flock`. Raises OSError where it cannot be opened."""
-    with open(path, encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def parent_mark(process: int) -> str:

@@ -94,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(launch: Launch, world_size: int) -> None:
-    """Hold the configuration against every rule, before a node waits for another."""
+    """Hold the configuration against every rule, and see that no run is in its folder, before a node waits."""
     config, *overrides = launch.arguments
-    words = [sys.executable, "-m", "attnres_train.cli", "check", config, "--world", str(world_size), *overrides]
-    code = subprocess.run(words, stdout=subprocess.DEVNULL).returncode
+    words = [sys.executable, "-m", "attnres_train.cli", "check", "--idle", "--world", str(world_size)]
+    code = subprocess.run([*words, config, *overrides], stdout=subprocess.DEVNULL).returncode
     if code != 0:
         raise Checked(code)
 
