@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shutil
+from itertools import count
 from pathlib import Path
 
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
@@ -44,19 +46,49 @@ def is_named(folder: Path) -> bool:
     return _NAMED.fullmatch(folder.name) is not None
 
 
-def remove_leftovers(checkpoints: Path) -> None:
-    """Remove what an interrupted save left behind."""
-    for path in checkpoints.glob(f".*{_PARTIAL}"):
-        shutil.rmtree(path)
+def remove_leftovers(checkpoints: Path) -> list[str]:
+    """Remove what interrupted saves and deletions left behind; what cannot be removed, and why."""
+    return [why for path in sorted(checkpoints.glob(f".step-*{_PARTIAL}")) if (why := _remove(path)) is not None]
+
+
+def make_partial(partial: Path) -> None:
+    """An empty folder `partial`. What has the name already, because it cannot be removed, is set aside."""
+    if partial.exists():
+        partial.rename(_doomed_name(partial))
+    partial.mkdir()
+
+
+def _remove(path: Path) -> str | None:
+    """Remove the folder at `path` as far as it goes, or the link to one; what stays and why, None if nothing does."""
+    try:
+        if path.is_symlink():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)  # the first obstacle ends nothing: the rest gives its space back
+        if os.path.lexists(path):
+            return _stays(path, error)
+    return None
+
+
+def _stays(path: Path, error: OSError) -> str:
+    return f"{path} cannot be deleted and takes room: {error.strerror} ({error.filename})"
+
+
+def _doomed_name(path: Path) -> Path:
+    """A free name for what is to be deleted, which nothing takes for a checkpoint."""
+    return _free_name(path, f".{path.name.removeprefix('.').removesuffix(_PARTIAL)}.deleted-{{}}{_PARTIAL}")
+
+
+def _free_name(beside: Path, pattern: str) -> Path:
+    return next(path for number in count(1) if not os.path.lexists(path := beside.with_name(pattern.format(number))))
 
 
 def replace_published(partial: Path, published: Path) -> None:
     """Publish `partial` by one rename. What has the name already, damaged or older, is set aside and stays."""
     if published.exists():
-        number = 1
-        while (aside := published.with_name(f"{published.name}.replaced-{number}")).exists():
-            number += 1
-        published.rename(aside)
+        published.rename(_free_name(published, f"{published.name}.replaced-{{}}"))
     partial.rename(published)
 
 
@@ -68,21 +100,26 @@ def point_to_latest(published: Path) -> None:
     new.rename(hint)
 
 
-def unpublish(published: Path) -> None:
-    """Delete a checkpoint such that it is never half there: it loses its name first."""
-    doomed = published.with_name(f".{published.name}.deleted{_PARTIAL}")
-    published.rename(doomed)
-    shutil.rmtree(doomed)
+def unpublish(published: Path) -> str | None:
+    """Delete a checkpoint such that it is never half there: it loses its name first. What stays and why, if it does."""
+    doomed = _doomed_name(published)
+    try:
+        published.rename(doomed)
+    except OSError as error:
+        return _stays(published, error)
+    return _remove(doomed)
 
 
-def keep_newest(checkpoints: Path, keep: int | None, upto: int) -> None:
+def keep_newest(checkpoints: Path, keep: int | None, upto: int) -> list[str]:
     """Delete all but the `keep` newest whole ones up to step `upto`, which has just been verified; None keeps all.
+
+    Returns what cannot be deleted, and why.
 
     Newer ones are of a run that went further, and damaged ones nobody asked to have deleted: they stay.
     """
     whole = [path for step, path in named_steps(checkpoints).items() if step <= upto and not problems_at_a_glance(path)]
-    for path in whole[: max(0, len(whole) - keep) if keep is not None else 0]:
-        unpublish(path)
+    doomed = whole[: max(0, len(whole) - keep)] if keep is not None else []
+    return [why for path in doomed if (why := unpublish(path)) is not None]
 
 
 def candidates(resume: str, run_folder: Path) -> list[Path]:
