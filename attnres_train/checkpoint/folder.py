@@ -6,10 +6,11 @@ import difflib
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 
-from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
+from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
 from attnres_train.checkpoint.verify import damages
 from attnres_train.errors import Problem, Refused, refuse
 
@@ -37,13 +38,18 @@ def named_steps(checkpoints: Path) -> dict[int, Path]:
     """Folders that have a checkpoint's name, whole or not, by step, oldest first."""
     if not checkpoints.is_dir():
         return {}
-    matches = ((path, _NAMED.fullmatch(path.name)) for path in checkpoints.iterdir() if path.is_dir())
-    return dict(sorted((int(match.group(1)), path) for path, match in matches if match))
+    steps = ((_step_of_name(path), path) for path in checkpoints.iterdir() if path.is_dir())
+    return dict(sorted((step, path) for step, path in steps if step is not None))
 
 
 def is_named(folder: Path) -> bool:
     """Whether a folder has a checkpoint's name."""
-    return _NAMED.fullmatch(folder.name) is not None
+    return _step_of_name(folder) is not None
+
+
+def _step_of_name(folder: Path) -> int | None:
+    match = _NAMED.fullmatch(folder.name)
+    return None if match is None else int(match.group(1))
 
 
 def remove_leftovers(checkpoints: Path) -> list[str]:
@@ -128,7 +134,8 @@ def candidates(resume: str, run_folder: Path) -> list[Path]:
     Raises Refused where the wish cannot be met.
     """
     checkpoints = checkpoints_folder(run_folder).absolute()
-    named = list(named_steps(checkpoints).values())[::-1]
+    by_step = named_steps(checkpoints)
+    named = list(by_step.values())[::-1]
     if resume == "auto":
         return named
     if resume == "never":
@@ -141,7 +148,7 @@ def candidates(resume: str, run_folder: Path) -> list[Path]:
             remedy = 'check training.run_folder, or write "auto" to start at step 0 where there is none'
             raise refuse("checkpoint.resume", f'is "must", but there is no checkpoint in {checkpoints}', remedy)
         return named
-    return [_stated_checkpoint(resume, named)]
+    return _from_stated(Path(resume).absolute(), by_step)
 
 
 def is_stated(resume: str) -> bool:
@@ -149,11 +156,38 @@ def is_stated(resume: str) -> bool:
     return resume not in RESUME_WORDS
 
 
-def _stated_checkpoint(resume: str, named: list[Path]) -> Path:
-    """The checkpoint at the path `resume`, for a run whose own ones are `named`, newest first."""
-    path = Path(resume).absolute()
+def _from_stated(path: Path, named: Mapping[int, Path]) -> list[Path]:
+    """For a run whose own checkpoints are `named`: those after the one at `path`, newest first, and then that one.
+
+    The run began from there and was interrupted since: the same command goes on. An older one of its own is refused.
+    """
+    lacking: Refused | None = None
+    try:
+        step: int | None = _stated_manifest(path).step
+    except Refused as refusal:
+        step, lacking = _step_of_name(path), refusal
+    newer = [other for own, other in named.items() if step is not None and own > step][::-1]
+    went_on = next((other for other in newer if not problems_at_a_glance(other)), None)
+    if path.parent.resolve() in {other.parent.resolve() for other in named.values()}:
+        if lacking is not None:
+            raise lacking
+        if went_on is not None:
+            # Going on from here would be undone by the next automatic resume, or undo what is newer.
+            what = f"names step {step}, but the run folder has {went_on}"
+            remedy = 'write "auto" to go on from there, or choose another training.run_folder'
+            raise refuse("checkpoint.resume", what, remedy)
+        return [path]
+    if lacking is None:
+        return [*newer, path]
+    if went_on is None:
+        raise lacking
+    return newer  # the other run may have deleted the one that this run began from
+
+
+def _stated_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint at `path`, whose files have the right sizes. Raises Refused."""
     if not path.is_dir():
-        word = difflib.get_close_matches(resume, RESUME_WORDS, n=1)
+        word = difflib.get_close_matches(path.name, RESUME_WORDS, n=1)
         remedy = f'did you mean "{word[0]}"?' if word else "correct the path, or write auto, must or never"
         raise refuse("checkpoint.resume", f"there is no folder {path}", remedy)
     if not (path / FILE_NAME).is_file():
@@ -163,14 +197,7 @@ def _stated_checkpoint(resume: str, named: list[Path]) -> Path:
     wrong = damages(path, manifest, sizes_only=True)
     if wrong:
         raise Refused([Problem(str(path), text, _REMEDY) for text in wrong])
-    newer = next((other for other in named if not problems_at_a_glance(other)), None)
-    if newer is not None and read_manifest(newer).step > manifest.step:
-        # Going on from here would be undone by the next automatic resume, or undo what is newer.
-        what = f"names step {manifest.step}, but the run folder has {newer}"
-        raise refuse(
-            "checkpoint.resume", what, 'write "auto" to go on from there, or choose another training.run_folder'
-        )
-    return path
+    return manifest
 
 
 def problems_at_a_glance(folder: Path) -> list[str]:

@@ -113,6 +113,32 @@ def test_an_older_checkpoint_than_the_runs_own_newest_is_refused(tmp_path: Path)
     assert candidates(str(older), run_with(tmp_path / "behind", 5).parent) == [older]
 
 
+def test_a_branched_run_goes_on_from_its_own_newest(tmp_path: Path) -> None:
+    """The same command again, after an interruption (facebookresearch/metaseq#474)."""
+    origin = run_with(tmp_path / "other", 10, 20) / "step-00000010"
+    branch = tmp_path / "branch"
+    assert candidates(str(origin), branch) == [origin]
+    assert candidates(str(origin), run_with(branch, 5, 10).parent) == [origin], "nothing newer yet"
+    run_with(branch, 15, 30)
+    assert names(candidates(str(origin), branch)) == ["step-00000030", "step-00000015", "step-00000010"]
+    assert candidates(str(origin), branch)[-1] == origin, "if none of its own is whole"
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, *DAMAGES])
+def test_a_branched_run_needs_its_origin_only_until_it_has_one_of_its_own(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """The other run may have deleted it since, as one that is not among its newest."""
+    origin, branch = run_with(tmp_path / "other", 10) / "step-00000010", tmp_path / "branch"
+    damage(origin)
+    with pytest.raises(Refused):
+        candidates(str(origin), branch)
+    remove_file(run_with(branch, 20) / "step-00000020")
+    with pytest.raises(Refused):  # a damaged one is none
+        candidates(str(origin), branch)
+    assert names(candidates(str(origin), run_with(branch, 5, 30).parent)) == ["step-00000030", "step-00000020"]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_newest_does_not_stand_in_the_way_of_an_older_path(
     damage: Callable[[Path], None], tmp_path: Path
