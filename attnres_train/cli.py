@@ -17,9 +17,11 @@ from attnres_train.cli_report import add_report_command, run_report
 from attnres_train.cli_verify import problems_of, verify, verify_text
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
 from attnres_train.config.overrides import separate
+from attnres_train.config.resolve import run_folder
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.entry import quietly
 from attnres_train.errors import ExitCode, Problem, Refused
+from attnres_train.observe.claim import SECONDS_TO_END, refuse_in_use
 from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
 from attnres_train.strict_json import dumps
@@ -62,7 +64,7 @@ Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no
 
 _JSON_HELP = "print one JSON object and nothing else"
 _Raw = argparse.RawDescriptionHelpFormatter
-_OWN_FLAGS = ("--world", "--json", "--help", "--device-file", *PLAN_FLAGS, *IMPORT_FLAGS)
+_OWN_FLAGS = ("--world", "--idle", "--json", "--help", "--device-file", *PLAN_FLAGS, *IMPORT_FLAGS)
 
 
 class Told(Refused):
@@ -122,7 +124,10 @@ def _run(arguments: list[str]) -> ExitCode:
     elif options.command == "import":
         _show(*import_report(options, overrides), options.json)
     elif options.command == "check":
-        _check(_load(options, overrides, "check"), options)
+        loaded = _load(options, overrides, "check")
+        if options.idle:
+            refuse_in_use(run_folder(loaded.config, options.config), SECONDS_TO_END)
+        _check(loaded, options)
     else:
         _show(*plan_report(options, overrides), options.json)
     return ExitCode.DONE
@@ -207,7 +212,10 @@ def _print_json(value: object) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="attnres", description=_DESCRIPTION, formatter_class=_Raw, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_configuration_command(commands, "check", "hold a configuration against every rule, all problems at once")
+    command = _add_configuration_command(
+        commands, "check", "hold a configuration against every rule, all problems at once"
+    )
+    command.add_argument("--idle", action="store_true", help="refuse also where a run is writing to the run folder")
     add_plan_options(
         _add_configuration_command(commands, "plan", "print parameters, stages, wire, memory, time and first rates")
     )
@@ -232,7 +240,7 @@ def _add_configuration_command(commands: argparse._SubParsersAction[_Parser], na
         help=purpose,
         description=f"{purpose.capitalize()}.",
         epilog=_OVERRIDES.format(command=name),
-        usage=f"attnres {name} CONFIG.toml [--world N] {PLAN_USAGE if name == 'plan' else ''}[--json] "
+        usage=f"attnres {name} CONFIG.toml [--world N] {PLAN_USAGE if name == 'plan' else '[--idle] '}[--json] "
         "[--section.key value ...]",
         formatter_class=_Raw,
         allow_abbrev=False,

@@ -46,7 +46,7 @@ def run_ablate(options: argparse.Namespace) -> tuple[dict[str, Any], str, ExitCo
 def _run(grid: Grid) -> ExitCode:
     from attnres_train.ablate.runner import Runner
     from attnres_train.ablate.state import check_all
-    from attnres_train.observe.claim import claim_run_folder
+    from attnres_train.observe.claim import claim_run_folder, is_claimed
 
     checked = check_all(grid)
     try:
@@ -55,6 +55,8 @@ def _run(grid: Grid) -> ExitCode:
     except OSError as error:
         raise refuse("folder", f"{grid.folder} cannot be made: {error.strerror}", "choose another folder") from None
     except Refused:
+        if not is_claimed(grid.folder):
+            raise
         message = f"another ablate runs in {grid.folder}"
         raise refuse("folder", message, "wait until it has ended; --report-only reports what is there") from None
     with lock:

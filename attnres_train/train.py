@@ -62,6 +62,7 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
     from attnres_train.config.load import load_checked
     from attnres_train.config.resolve import run_folder
     from attnres_train.corpora import open_corpora
+    from attnres_train.observe.claim import refuse_in_use
     from attnres_train.observe.console import CONSOLE, log_file, start_logging
 
     try:
@@ -70,6 +71,7 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         corpora = open_corpora(loaded.config)
         folder = run_folder(loaded.config, path)
         candidates(loaded.config.checkpoint.resume, folder)  # refuses early; all ranks verify and choose later
+        refuse_in_use(folder)  # before this rank writes there; rank 0 locks it when all have come
         start_logging(folder, rank)
         presence.enter(log_file(folder, rank), loaded.config.parallel.timeout_seconds)
         # Only now: importing torch and megatron-core takes seconds, and their warnings belong in the log.

@@ -17,7 +17,7 @@ _MOST_SAID = 3
 
 
 class Choice(NamedTuple):
-    """A verified checkpoint, and what was wrong with newer ones."""
+    """A verified checkpoint, and why not a newer one, or the one that was named."""
 
     folder: Path
     manifest: Manifest
@@ -38,7 +38,10 @@ def choose_checkpoint(resume: str, run_folder: Path, grid: Grid) -> Choice | Non
     for folder in offered:
         manifest, wrong = _look_at(folder, grid)
         if manifest is not None and not wrong:
-            return Choice(folder, manifest, tuple(f"{problem.key}: {problem.message}" for problem in told))
+            passed_over = [f"{problem.key}: {problem.message}" for problem in told]
+            if is_stated(resume) and folder != Path(resume).absolute():
+                passed_over.append(f"checkpoint.resume = {resume}: this run has gone on from there")
+            return Choice(folder, manifest, tuple(passed_over))
         more = f"; and {len(wrong) - _MOST_SAID} more" if len(wrong) > _MOST_SAID else ""
         told.append(Problem(str(folder), "; ".join(wrong[:_MOST_SAID]) + more, "use another checkpoint of the run"))
     if told and not is_stated(resume):

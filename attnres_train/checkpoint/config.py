@@ -19,7 +19,8 @@ class CheckpointConfig:
     """Newest checkpoints to keep; None keeps all. One is deleted only after a newer one has been read back."""
     resume: str = "auto"
     """`auto`: the newest whole checkpoint of the run folder, or step 0 if there is none at all. `must`: refuse if
-    there is none. `never`: step 0, refused where checkpoints are. Anything else: the path of a checkpoint."""
+    there is none. `never`: step 0, refused where checkpoints are. Anything else: the path of a checkpoint; if it is
+    another run's, the run begins from it and, interrupted, goes on from its own newest."""
     allow: tuple[Literal["missing", "extra", "moments", "settings", "data", "tokenizer"], ...] = ()
     """Differences that a resume accepts, each printed: `missing` tensors start anew, `extra` ones are left out,
     `moments` that are not there start at zero, other `settings` of the model, other training `data`, another

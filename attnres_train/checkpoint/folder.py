@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shutil
+from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 
-from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
+from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
 from attnres_train.checkpoint.verify import damages
 from attnres_train.errors import Problem, Refused, refuse
 
@@ -35,28 +38,63 @@ def named_steps(checkpoints: Path) -> dict[int, Path]:
     """Folders that have a checkpoint's name, whole or not, by step, oldest first."""
     if not checkpoints.is_dir():
         return {}
-    matches = ((path, _NAMED.fullmatch(path.name)) for path in checkpoints.iterdir() if path.is_dir())
-    return dict(sorted((int(match.group(1)), path) for path, match in matches if match))
+    steps = ((_step_of_name(path), path) for path in checkpoints.iterdir() if path.is_dir())
+    return dict(sorted((step, path) for step, path in steps if step is not None))
 
 
 def is_named(folder: Path) -> bool:
     """Whether a folder has a checkpoint's name."""
-    return _NAMED.fullmatch(folder.name) is not None
+    return _step_of_name(folder) is not None
 
 
-def remove_leftovers(checkpoints: Path) -> None:
-    """Remove what an interrupted save left behind."""
-    for path in checkpoints.glob(f".*{_PARTIAL}"):
-        shutil.rmtree(path)
+def _step_of_name(folder: Path) -> int | None:
+    match = _NAMED.fullmatch(folder.name)
+    return None if match is None else int(match.group(1))
+
+
+def remove_leftovers(checkpoints: Path) -> list[str]:
+    """Remove what interrupted saves and deletions left behind; what cannot be removed, and why."""
+    return [why for path in sorted(checkpoints.glob(f".step-*{_PARTIAL}")) if (why := _remove(path)) is not None]
+
+
+def make_partial(partial: Path) -> None:
+    """An empty folder `partial`. What has the name already, because it cannot be removed, is set aside."""
+    if partial.exists():
+        partial.rename(_doomed_name(partial))
+    partial.mkdir()
+
+
+def _remove(path: Path) -> str | None:
+    """Remove the folder at `path` as far as it goes, or the link to one; what stays and why, None if nothing does."""
+    try:
+        if path.is_symlink():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+    except OSError as error:
+        shutil.rmtree(path, ignore_errors=True)  # the first obstacle ends nothing: the rest gives its space back
+        if os.path.lexists(path):
+            return _stays(path, error)
+    return None
+
+
+def _stays(path: Path, error: OSError) -> str:
+    return f"{path} cannot be deleted and takes room: {error.strerror} ({error.filename})"
+
+
+def _doomed_name(path: Path) -> Path:
+    """A free name for what is to be deleted, which nothing takes for a checkpoint."""
+    return _free_name(path, f".{path.name.removeprefix('.').removesuffix(_PARTIAL)}.deleted-{{}}{_PARTIAL}")
+
+
+def _free_name(beside: Path, pattern: str) -> Path:
+    return next(path for number in count(1) if not os.path.lexists(path := beside.with_name(pattern.format(number))))
 
 
 def replace_published(partial: Path, published: Path) -> None:
     """Publish `partial` by one rename. What has the name already, damaged or older, is set aside and stays."""
     if published.exists():
-        number = 1
-        while (aside := published.with_name(f"{published.name}.replaced-{number}")).exists():
-            number += 1
-        published.rename(aside)
+        published.rename(_free_name(published, f"{published.name}.replaced-{{}}"))
     partial.rename(published)
 
 
@@ -68,21 +106,26 @@ def point_to_latest(published: Path) -> None:
     new.rename(hint)
 
 
-def unpublish(published: Path) -> None:
-    """Delete a checkpoint such that it is never half there: it loses its name first."""
-    doomed = published.with_name(f".{published.name}.deleted{_PARTIAL}")
-    published.rename(doomed)
-    shutil.rmtree(doomed)
+def unpublish(published: Path) -> str | None:
+    """Delete a checkpoint such that it is never half there: it loses its name first. What stays and why, if it does."""
+    doomed = _doomed_name(published)
+    try:
+        published.rename(doomed)
+    except OSError as error:
+        return _stays(published, error)
+    return _remove(doomed)
 
 
-def keep_newest(checkpoints: Path, keep: int | None, upto: int) -> None:
+def keep_newest(checkpoints: Path, keep: int | None, upto: int) -> list[str]:
     """Delete all but the `keep` newest whole ones up to step `upto`, which has just been verified; None keeps all.
+
+    Returns what cannot be deleted, and why.
 
     Newer ones are of a run that went further, and damaged ones nobody asked to have deleted: they stay.
     """
     whole = [path for step, path in named_steps(checkpoints).items() if step <= upto and not problems_at_a_glance(path)]
-    for path in whole[: max(0, len(whole) - keep) if keep is not None else 0]:
-        unpublish(path)
+    doomed = whole[: max(0, len(whole) - keep)] if keep is not None else []
+    return [why for path in doomed if (why := unpublish(path)) is not None]
 
 
 def candidates(resume: str, run_folder: Path) -> list[Path]:
@@ -91,7 +134,8 @@ def candidates(resume: str, run_folder: Path) -> list[Path]:
     Raises Refused where the wish cannot be met.
     """
     checkpoints = checkpoints_folder(run_folder).absolute()
-    named = list(named_steps(checkpoints).values())[::-1]
+    by_step = named_steps(checkpoints)
+    named = list(by_step.values())[::-1]
     if resume == "auto":
         return named
     if resume == "never":
@@ -104,7 +148,7 @@ def candidates(resume: str, run_folder: Path) -> list[Path]:
             remedy = 'check training.run_folder, or write "auto" to start at step 0 where there is none'
             raise refuse("checkpoint.resume", f'is "must", but there is no checkpoint in {checkpoints}', remedy)
         return named
-    return [_stated_checkpoint(resume, named)]
+    return _from_stated(Path(resume).absolute(), by_step)
 
 
 def is_stated(resume: str) -> bool:
@@ -112,11 +156,38 @@ def is_stated(resume: str) -> bool:
     return resume not in RESUME_WORDS
 
 
-def _stated_checkpoint(resume: str, named: list[Path]) -> Path:
-    """The checkpoint at the path `resume`, for a run whose own ones are `named`, newest first."""
-    path = Path(resume).absolute()
+def _from_stated(path: Path, named: Mapping[int, Path]) -> list[Path]:
+    """For a run whose own checkpoints are `named`: those after the one at `path`, newest first, and then that one.
+
+    The run began from there and was interrupted since: the same command goes on. An older one of its own is refused.
+    """
+    lacking: Refused | None = None
+    try:
+        step: int | None = _stated_manifest(path).step
+    except Refused as refusal:
+        step, lacking = _step_of_name(path), refusal
+    newer = [other for own, other in named.items() if step is not None and own > step][::-1]
+    went_on = next((other for other in newer if not problems_at_a_glance(other)), None)
+    if path.parent.resolve() in {other.parent.resolve() for other in named.values()}:
+        if lacking is not None:
+            raise lacking
+        if went_on is not None:
+            # Going on from here would be undone by the next automatic resume, or undo what is newer.
+            what = f"names step {step}, but the run folder has {went_on}"
+            remedy = 'write "auto" to go on from there, or choose another training.run_folder'
+            raise refuse("checkpoint.resume", what, remedy)
+        return [path]
+    if lacking is None:
+        return [*newer, path]
+    if went_on is None:
+        raise lacking
+    return newer  # the other run may have deleted the one that this run began from
+
+
+def _stated_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint at `path`, whose files have the right sizes. Raises Refused."""
     if not path.is_dir():
-        word = difflib.get_close_matches(resume, RESUME_WORDS, n=1)
+        word = difflib.get_close_matches(path.name, RESUME_WORDS, n=1)
         remedy = f'did you mean "{word[0]}"?' if word else "correct the path, or write auto, must or never"
         raise refuse("checkpoint.resume", f"there is no folder {path}", remedy)
     if not (path / FILE_NAME).is_file():
@@ -126,14 +197,7 @@ def _stated_checkpoint(resume: str, named: list[Path]) -> Path:
     wrong = damages(path, manifest, sizes_only=True)
     if wrong:
         raise Refused([Problem(str(path), text, _REMEDY) for text in wrong])
-    newer = next((other for other in named if not problems_at_a_glance(other)), None)
-    if newer is not None and read_manifest(newer).step > manifest.step:
-        # Going on from here would be undone by the next automatic resume, or undo what is newer.
-        what = f"names step {manifest.step}, but the run folder has {newer}"
-        raise refuse(
-            "checkpoint.resume", what, 'write "auto" to go on from there, or choose another training.run_folder'
-        )
-    return path
+    return manifest
 
 
 def problems_at_a_glance(folder: Path) -> list[str]:

@@ -31,6 +31,7 @@ from attnres_train.checkpoint.folder import (
     checkpoint_name,
     checkpoints_folder,
     keep_newest,
+    make_partial,
     partial_folder,
     point_to_latest,
     remove_leftovers,
@@ -82,6 +83,8 @@ class CheckpointSave:
     """But for the files."""
     pending: PendingStates
     streams: dict[str, torch.Tensor]
+    notes: list[str] = field(default_factory=list)
+    """On rank 0, what went wrong and does the checkpoint no harm, in words."""
     started: float = field(default_factory=time.perf_counter)
     _records: dict[str, FileRecord] = field(default_factory=dict)
     _failure: str | None = None
@@ -99,12 +102,14 @@ class CheckpointSave:
         """
         checkpoints = checkpoints_folder(run_folder)
         partial = partial_folder(checkpoints, state.step)
-        failure = _make_room(checkpoints, partial) if grid.rank == 0 else None
+        notes: list[str] = []
+        failure = _make_room(checkpoints, partial, notes) if grid.rank == 0 else None
         vote(grid, failure, partial)
         manifest = _manifest(engine, grid, state, identity)
         states = engine.export_share()
         pending = PendingStates(partial, engine.parameters(), states, grid)
-        save = cls(grid, state, partial, checkpoints / checkpoint_name(state.step), manifest, pending, random_streams())
+        published = checkpoints / checkpoint_name(state.step)
+        save = cls(grid, state, partial, published, manifest, pending, random_streams(), notes)
         # A daemon: a run that fails meanwhile need not wait for it.
         save._thread = threading.Thread(target=save._write, args=(states,), name="checkpoint", daemon=True)
         save._thread.start()
@@ -153,8 +158,8 @@ class CheckpointSave:
         if told:
             raise RuntimeError(f"checkpoint {self.published} reads back differently: {'; '.join(told)}")
         if self.grid.rank == 0:
-            # One that cannot be deleted takes room and does no harm: the log has it, the run goes on.
-            _in_words(lambda: keep_newest(self.published.parent, keep, upto=self.state.step))
+            # Where even the list of them cannot be read, the log has it, and the run goes on.
+            _in_words(lambda: self.notes.extend(keep_newest(self.published.parent, keep, upto=self.state.step)))
 
     def _write(self, states: Mapping[str, OptimizerState]) -> None:
         """This rank's part, in the thread."""
@@ -194,14 +199,17 @@ class CheckpointSave:
         flush_folder(self.partial)
         replace_published(self.partial, self.published)
         flush_folder(self.published.parent)
-        point_to_latest(self.published)
+        try:
+            point_to_latest(self.published)
+        except OSError as error:
+            self.notes.append(f"the hint {error.filename} cannot be written ({error.strerror}); nothing here reads it")
 
 
-def _make_room(checkpoints: Path, partial: Path) -> str | None:
+def _make_room(checkpoints: Path, partial: Path, notes: list[str]) -> str | None:
     def make() -> None:
         checkpoints.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(checkpoints)
-        partial.mkdir()
+        notes.extend(remove_leftovers(checkpoints))
+        make_partial(partial)
 
     return _in_words(make)
 

@@ -21,7 +21,8 @@ _TRIED_BYTES = 1 << 16
 
 
 def check_space(checkpoints: Path, engine: StateSource, grid: Grid) -> None:
-    """Every rank writes a small file where its part will go, and holds the size of that part against what is free.
+    """Every rank writes a small file where its part will go, and holds the size of that part against what is free;
+    rank 0 renames a folder there, as a save does when it is published.
 
     A collective. Raises Refused on every rank, with what each found.
     """
@@ -55,9 +56,24 @@ def _try(checkpoints: Path, rank: int, size: int) -> str | None:
             file.write(bytes(_TRIED_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        path.unlink()
     except OSError as error:
+        return f"cannot write there: {error.strerror}"
+    finally:
         with suppress(OSError):
             path.unlink()
-        return f"cannot write there: {error.strerror}"
+    return _try_to_rename(checkpoints) if rank == 0 else None
+
+
+def _try_to_rename(checkpoints: Path) -> str | None:
+    """Why a folder with a file in it cannot be given another name, as on mounted object stores."""
+    made, renamed = checkpoints / ".try-folder", checkpoints / ".try-folder-renamed"
+    try:
+        made.mkdir(exist_ok=True)
+        (made / "file").touch()
+        made.rename(renamed)
+    except OSError as error:
+        return f"cannot rename a folder there ({error.strerror}), which is how a checkpoint is published"
+    finally:
+        for folder in (made, renamed):
+            shutil.rmtree(folder, ignore_errors=True)
     return None

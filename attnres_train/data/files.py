@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import filecmp
 import hashlib
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import BinaryIO, Literal
 
 from attnres_train.durable import flush_folder
 from attnres_train.errors import refuse
+from attnres_train.locks import NoLocks, lock
 
+log = logging.getLogger(__name__)
 Existing = Literal["refuse", "replace", "compare"]
 
 
@@ -61,7 +63,10 @@ class Publication:
         if path not in self.paths or path in self._files:
             raise ValueError(f"{path} is not among the files to publish, or is open already")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._files[path] = _open_exclusively(partial_path(path))
+        file, unguarded = _open_exclusively(partial_path(path))
+        if unguarded is not None and not self._files:
+            log.warning(f"{path}: {unguarded.strerror}; see that no other process writes this output")
+        self._files[path] = file
         return self._files[path]
 
     def commit(self) -> bool:
@@ -108,17 +113,18 @@ def _same_bytes(path: Path) -> bool:
     return filecmp.cmp(path, partial_path(path), shallow=False)
 
 
-def _open_exclusively(path: Path) -> BinaryIO:
+def _open_exclusively(path: Path) -> tuple[BinaryIO, NoLocks | None]:
+    """`path` open and empty, and why nothing keeps another writer out, where that is so."""
     # Not mode "w": truncating before the lock is held would empty another writer's file.
     file = open(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+    unguarded = None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Between open and lock the other writer may have published: then this is the finished file.
-        ours = path.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except BlockingIOError:
-        ours = False
+        ours = lock(file) and path.exists() and os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except NoLocks as reason:
+        ours, unguarded = True, reason
     if not ours:
         file.close()
         raise refuse(str(path), "another process is writing this output", "wait for it, or name another output")
     file.truncate(0)
-    return file
+    return file, unguarded

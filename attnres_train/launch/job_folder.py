@@ -5,7 +5,6 @@ A launch that was SIGKILLed leaves its folder behind; the next one on the machin
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import tempfile
 import time
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from attnres_train.launch.process import is_locked
+from attnres_train.locks import NoLocks, is_locked, lock
 
 PREFIX = "attnres-job-"
 _LOCK = ".launch"
@@ -26,8 +25,9 @@ def job_folder() -> Iterator[Path]:
     """A new folder, locked by this process for as long as it lives."""
     clear_forgotten(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    with open(folder / _LOCK, "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(folder / _LOCK, "w", encoding="utf-8") as file:
+        with suppress(NoLocks):  # then nobody else can find it unlocked and clear it away, either
+            lock(file)
         try:
             yield folder
         finally:

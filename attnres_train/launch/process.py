@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import io
 import os
 import resource
@@ -56,16 +55,6 @@ def raise_file_limit() -> None:
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the file at `path` by `flock`. Raises OSError where it cannot be opened."""
-    with open(path, encoding="utf-8") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def parent_mark(process: int) -> str:

@@ -1,35 +1,108 @@
-"""One run a folder: a lock that ends with the process that holds it."""
+"""One run a folder: a lock that ends with the process that holds it, and in its file who that is."""
 
 from __future__ import annotations
 
-import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Any
 
-from attnres_train.errors import refuse
-from attnres_train.launch.process import is_locked
+from attnres_train.errors import Refused, refuse
+from attnres_train.launch.process import parent_mark
+from attnres_train.locks import NoLocks, is_locked, lock
+from attnres_train.observe.console import CONSOLE
 
+log = logging.getLogger(CONSOLE)
 LOCK = ".lock"
+SECONDS_TO_END = 3.0
+"""How long a launch waits for the run before it, which may be about to end."""
+_GLANCE_SECONDS = 1.0
+"""Longer than others hold the lock to see whether a run does."""
 
 
 def is_claimed(folder: Path) -> bool:
-    """Whether a run is writing to `folder`."""
+    """Whether a run is writing to `folder`. Where the file system keeps no locks, one of this machine is known."""
     path = folder / LOCK
-    return path.exists() and is_locked(path)
+    try:
+        return is_locked(path)
+    except NoLocks:
+        return _lives_here(_holder(path))
+    except OSError:  # nobody ever ran there, or nobody can; whoever claims it says so
+        return False
 
 
-def claim_run_folder(folder: Path) -> TextIO:
+def refuse_in_use(folder: Path, patience_seconds: float = 0.0) -> None:
+    """Raises Refused, with host, process and time, where a run is writing to `folder`; nothing is touched."""
+    if not _comes_true(lambda: not is_claimed(folder), patience_seconds):
+        raise _in_use(folder)
+
+
+def claim_run_folder(folder: Path) -> IO[bytes]:
     """Lock `folder` for as long as the returned file is open; the kernel lets go when the process ends.
 
-    Two runs in one folder would rewrite each other's curves and delete each other's saves.
+    Two runs in one folder would rewrite each other's curves and delete each other's saves. Where the file system keeps
+    no locks, a warning says so, and only a run of the same machine is kept out.
 
-    Raises Refused where another process holds it.
+    Raises Refused where another process holds it, or where the lock's file cannot be written.
     """
-    lock = open(folder / LOCK, "w", encoding="utf-8")  # noqa: SIM115 - held open on purpose
+    path = folder / LOCK
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        what = f"another run is writing to {folder}"
-        raise refuse("training.run_folder", what, "wait until it has ended, or choose another folder") from None
-    return lock
+        # Not mode "w": the name of the one who holds it must stay.
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held open on purpose
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror}"
+        raise refuse("training.run_folder", message, "give this user the right to write, or choose another") from error
+    try:
+        free = _comes_true(lambda: lock(file), _GLANCE_SECONDS)
+    except NoLocks as reason:
+        free = not _lives_here(_holder(path))
+        log.warning(f"{path}: {reason.strerror}; nothing keeps a run of another machine out of this folder")
+    if not free:
+        file.close()
+        raise _in_use(folder)
+    _sign(file)
+    return file
+
+
+def _sign(file: IO[bytes]) -> None:
+    with suppress(OSError):  # of a full disk: the lock holds, only a refusal will not know whom to name
+        file.truncate(0)
+        now = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        mine = {"host": socket.gethostname(), "pid": os.getpid(), "since": now, "mark": parent_mark(os.getpid())}
+        file.write(json.dumps(mine).encode() + b"\n")
+
+
+def _holder(path: Path) -> dict[str, Any]:
+    """What the last one to hold the lock says of itself; nothing where it is of another version."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lives_here(holder: dict[str, Any]) -> bool:
+    """Whether it is a process of this machine that has not ended, other than this one."""
+    pid = holder.get("pid")
+    return isinstance(pid, int) and pid != os.getpid() and parent_mark(pid) == holder.get("mark")
+
+
+def _in_use(folder: Path) -> Refused:
+    holder = _holder(folder / LOCK)
+    who = f": process {holder['pid']} on {holder['host']}, since {holder['since']}" if "since" in holder else ""
+    what = f"another run is writing to {folder}{who}"
+    return refuse("training.run_folder", what, "wait until it has ended, or choose another folder")
+
+
+def _comes_true(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
+    return True

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
@@ -88,7 +89,8 @@ class Presence:
         if self.record.rank == 0:
             for folder in self._folders:
                 for sign in folder.glob("failed-*"):  # of earlier launches
-                    sign.unlink(missing_ok=True)
+                    with suppress(OSError):  # it stays, and says nothing of this meeting
+                        sign.unlink()
             store.set(_MEETING, secrets.token_hex(8))
         self.record.meeting = store.get(_MEETING).decode()
         self._write()  # who watches this rank needs the meeting even if it is stopped before its next heartbeat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 import torch
 import torch.distributed as dist
@@ -87,12 +87,12 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     return outcome
 
 
-def _enter(folder: Path, resume: str, grid: Grid) -> tuple[TextIO | None, Choice | None]:
+def _enter(folder: Path, resume: str, grid: Grid) -> tuple[IO[bytes] | None, Choice | None]:
     """Claim the run folder, on rank 0 for all, and choose the checkpoint; a refusal is raised on every rank.
 
     The claim holds as long as the returned file is open.
     """
-    lock: TextIO | None = None
+    lock: IO[bytes] | None = None
     problems: list[Sequence[Problem] | None] = [None]
     if grid.rank == 0:
         try:

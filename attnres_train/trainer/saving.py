@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 
 from attnres_train.checkpoint.config import CheckpointConfig
 from attnres_train.checkpoint.save import NOTHING_TO_WRITE, CheckpointSave, RunIdentity, Written
 from attnres_train.engine.interface import Engine
+from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.recorder import Recorder
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import StepReport, TrainState
+
+log = logging.getLogger(CONSOLE)
 
 
 class Saves:
@@ -29,6 +33,7 @@ class Saves:
         self.config, self.recorder = config, recorder
         self._current: CheckpointSave | None = None
         self._published: CheckpointSave | None = None
+        self._told: set[str] = set()
 
     @property
     def standing(self) -> Written:
@@ -72,3 +77,7 @@ class Saves:
         if self._published is not None:
             save, self._published = self._published, None
             save.retire(self.config.keep)
+            for note in save.notes:
+                if note not in self._told:
+                    log.warning(note)
+            self._told.update(save.notes)

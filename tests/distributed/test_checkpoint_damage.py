@@ -219,6 +219,20 @@ def test_whole_ones_none_at_all_and_folders_without_a_manifest(
     assert outcomes[8].refused is not None and 'is "must"' in outcomes[8].refused
 
 
+def test_a_branched_run_says_from_where_it_goes_on(run: Path, copy_of_run: Callable[[str], Path]) -> None:
+    """Its own newest; the one it was told to begin from if a byte of that is wrong."""
+    origin, sound, damaged = checkpoints_folder(run) / OLDER, copy_of_run("sound"), copy_of_run("damaged")
+    flipped = next(name for name in files_of(damaged / NEWER) if name.endswith(".distcp"))
+    Damage("flip", flipped, 0.5).do(damaged / NEWER)
+    for branch in (sound, damaged):
+        shutil.rmtree(branch / OLDER)
+    own, named = on_two_ranks([(str(origin), branch.parent) for branch in (sound, damaged)])
+    assert own == Outcome(str(sound / NEWER), (f"checkpoint.resume = {origin}: this run has gone on from there",), None)
+    assert named.chosen == str(origin)
+    (told,) = named.passed_over
+    assert told.startswith(f"{damaged / NEWER}: {flipped} has checksum ")
+
+
 def test_a_file_that_only_one_rank_cannot_read_is_passed_over_by_all(copy_of_run: Callable[[str], Path]) -> None:
     copy = copy_of_run("run")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import shutil
 import time
@@ -18,6 +20,7 @@ from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.checkpoint.sharded import PendingStates
 from attnres_train.checkpoint.verify import damages
 from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import ExitCode
 from tests.distributed.loop import run_loop
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import tiny_config
@@ -72,6 +75,47 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_the_first_step(tmp_
     (tmp_path / "checkpoints").write_text("a note", encoding="utf-8")
     for told, _ in run_ranks(outcome, 2, config(), tmp_path, lambda: None):
         assert told.startswith("Refused") and "cannot write there: Not a directory" in told
+
+
+def test_where_folders_cannot_be_renamed_is_found_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on object stores that are mounted (GoogleCloudPlatform/gcsfuse#324)."""
+    refuse_calls(monkeypatch, "rename", os.path.isdir, errno.ENOSYS)
+    for told, _ in run_ranks(outcome, 2, config(), tmp_path, lambda: None):
+        assert told.startswith("Refused")
+        assert "cannot rename a folder there (Function not implemented), which is how a checkpoint is published" in told
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def refuse_calls(monkeypatch: pytest.MonkeyPatch, call: str, which: Callable[[str | Path], bool], number: int) -> None:
+    """Have `os.CALL` fail with the error `number` for the paths for which `which` holds."""
+    real = getattr(os, call)
+
+    def refusing(path: str | Path, *arguments: object, **options: object) -> None:
+        if which(path):
+            raise OSError(number, os.strerror(number), str(path))
+        real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, call, refusing)
+
+
+def test_what_cannot_be_deleted_and_a_hint_that_cannot_be_written_are_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run goes on and is told each once (PrimeIntellect-ai/prime-rl#1763, NVIDIA-NeMo/Automodel#3390)."""
+    refuse_calls(monkeypatch, "unlink", lambda path: str(path).startswith("__1_"), errno.EBUSY)
+    (tmp_path / "checkpoints/latest").mkdir(parents=True)
+    base = config()
+    keeping = replace(base, checkpoint=replace(base.checkpoint, keep=1))
+    (code, told), _ = run_ranks(run_loop, 2, keeping, tmp_path)
+    assert code == ExitCode.DONE and list(named_steps(tmp_path / "checkpoints")) == [8]
+    for step in (2, 4, 6):
+        (line,) = [text for text in told if f".step-0000000{step}.deleted-1.partial" in text]
+        assert "cannot be deleted and takes room: Device or resource busy (__1_0.distcp)" in line
+    (line,) = [text for text in told if "latest" in text]
+    assert "cannot be written (Is a directory); nothing here reads it" in line
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

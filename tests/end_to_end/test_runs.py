@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Callable
@@ -14,9 +16,11 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from attnres_train.observe.claim import claim_run_folder
 from tests.end_to_end.conftest import ROOT, Corpus, by_step, launch, records
 from tests.end_to_end.processes import ancestors, read, wait_for_rank
 
+MODULE = "attnres_train.train"
 TAGS = {
     "loss/train", "optim/lr", "optim/grad_norm", "optim/skipped_steps", "throughput/tokens_per_second",
     "throughput/tokens_per_second_per_device", "throughput/model_tflops_per_device", "time/step_seconds",
@@ -207,6 +211,25 @@ def test_ranks_do_not_outlive_a_killed_launcher(target: str, write_config: Calla
     started.communicate(timeout=30)
     stopped = max(by_step(tmp_path / "run", "loss/train"))
     assert (tmp_path / f"run/checkpoints/step-{stopped:08d}/manifest.json").is_file()
+
+
+@pytest.mark.parametrize("by_script", [True, False], ids=["launch script", "bare rank"])
+def test_a_launch_into_a_folder_in_use_is_refused_before_it_touches_it(
+    by_script: bool, write_config: Callable[..., Path], tmp_path: Path
+) -> None:
+    config, run = write_config(), tmp_path / "run"
+    (run / "ranks").mkdir(parents=True)
+    for name in ("ranks/rank-0000.json", "config.toml"):
+        (run / name).write_text("the living run's")
+    words = [ROOT / "launch/torchrun.sh"] if by_script else [sys.executable, "-X", "importtime", "-m", MODULE]
+    with claim_run_folder(run):
+        done = subprocess.run([*words, config], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    who = f"process {os.getpid()} on {socket.gethostname()}, since 20"
+    assert f"another run is writing to {run}: {who}" in done.stderr
+    assert " torch\n" not in done.stderr, "refused before that is imported"
+    assert {path.name for path in run.rglob("*")} == {".lock", "config.toml", "ranks", "rank-0000.json"}
+    assert {(run / name).read_text() for name in ("ranks/rank-0000.json", "config.toml")} == {"the living run's"}
 
 
 @pytest.mark.slow

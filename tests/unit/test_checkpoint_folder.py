@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from attnres_train.checkpoint.folder import (
     checkpoint_name,
     is_stated,
     keep_newest,
+    make_partial,
     named_steps,
     partial_folder,
     point_to_latest,
@@ -110,6 +113,32 @@ def test_an_older_checkpoint_than_the_runs_own_newest_is_refused(tmp_path: Path)
     assert candidates(str(older), run_with(tmp_path / "behind", 5).parent) == [older]
 
 
+def test_a_branched_run_goes_on_from_its_own_newest(tmp_path: Path) -> None:
+    """The same command again, after an interruption (facebookresearch/metaseq#474)."""
+    origin = run_with(tmp_path / "other", 10, 20) / "step-00000010"
+    branch = tmp_path / "branch"
+    assert candidates(str(origin), branch) == [origin]
+    assert candidates(str(origin), run_with(branch, 5, 10).parent) == [origin], "nothing newer yet"
+    run_with(branch, 15, 30)
+    assert names(candidates(str(origin), branch)) == ["step-00000030", "step-00000015", "step-00000010"]
+    assert candidates(str(origin), branch)[-1] == origin, "if none of its own is whole"
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, *DAMAGES])
+def test_a_branched_run_needs_its_origin_only_until_it_has_one_of_its_own(
+    damage: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """The other run may have deleted it since, as one that is not among its newest."""
+    origin, branch = run_with(tmp_path / "other", 10) / "step-00000010", tmp_path / "branch"
+    damage(origin)
+    with pytest.raises(Refused):
+        candidates(str(origin), branch)
+    remove_file(run_with(branch, 20) / "step-00000020")
+    with pytest.raises(Refused):  # a damaged one is none
+        candidates(str(origin), branch)
+    assert names(candidates(str(origin), run_with(branch, 5, 30).parent)) == ["step-00000030", "step-00000020"]
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_newest_does_not_stand_in_the_way_of_an_older_path(
     damage: Callable[[Path], None], tmp_path: Path
@@ -182,6 +211,63 @@ def test_a_deleted_one_loses_its_name_before_its_files(tmp_path: Path, monkeypat
     assert listed(checkpoints) == {"step-00000020"}
 
 
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of files and folders that can neither be deleted nor renamed: put some in."""
+    names: set[str] = set()
+
+    def guarded(call: Callable[..., None]) -> Callable[..., None]:
+        def refuse(path: str | Path, *arguments: object, **options: object) -> None:
+            if Path(path).name in names:
+                raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+            call(path, *arguments, **options)
+
+        return refuse
+
+    for call in ("unlink", "rename"):
+        monkeypatch.setattr(os, call, guarded(getattr(os, call)))
+    return names
+
+
+def test_an_old_one_that_cannot_be_deleted_is_told_and_the_rest_of_it_goes(busy: set[str], tmp_path: Path) -> None:
+    """(PrimeIntellect-ai/prime-rl#1763)"""
+    checkpoints = run_with(tmp_path, 10, 20, 30, 40)
+    (checkpoints / "step-00000010/.nfs0001").touch()
+    busy |= {".nfs0001", "step-00000020"}
+    (first, second) = keep_newest(checkpoints, 1, upto=40)
+    assert "/.step-00000010.deleted-1.partial cannot be deleted and takes room: Device or resource busy" in first
+    assert "/step-00000020 cannot be deleted and takes room: Device or resource busy" in second
+    assert list(named_steps(checkpoints)) == [20, 40]
+    assert listed(checkpoints / ".step-00000010.deleted-1.partial") == {".nfs0001"}
+    assert remove_leftovers(checkpoints) == [first], "the same words, so that they are told once"
+    busy.clear()
+    assert remove_leftovers(checkpoints) == [] == keep_newest(checkpoints, 1, upto=40)
+    assert listed(checkpoints) == {"step-00000040"}
+
+
+def test_a_leftover_that_cannot_be_deleted_does_not_keep_the_next_save_from_its_name(
+    busy: set[str], tmp_path: Path
+) -> None:
+    partial = checkpoint(partial_folder(run_with(tmp_path, 10), 20))
+    busy.add("part")
+    for number in (1, 2):
+        assert len(remove_leftovers(partial.parent)) == number
+        make_partial(partial)
+        assert listed(partial) == set()
+        (partial / "part").touch()
+    aside = {f".step-00000020.deleted-{number}.partial" for number in (1, 2)}
+    assert listed(partial.parent) == {"step-00000010", partial.name, *aside}
+
+
+def test_of_one_that_was_moved_elsewhere_and_linked_only_the_link_is_deleted(tmp_path: Path) -> None:
+    checkpoints, archive = run_with(tmp_path, 10, 20), tmp_path / "archive"
+    (checkpoints / "step-00000010").rename(archive)
+    (checkpoints / "step-00000010").symlink_to(archive)
+    assert names(candidates("auto", tmp_path)) == ["step-00000020", "step-00000010"]
+    assert keep_newest(checkpoints, 1, upto=20) == []
+    assert listed(checkpoints) == {"step-00000020"} and problems_at_a_glance(archive) == []
+
+
 def test_what_has_the_name_already_is_set_aside(tmp_path: Path) -> None:
     checkpoints = run_with(tmp_path, 10)
     published = checkpoints / checkpoint_name(10)
@@ -201,7 +287,7 @@ def test_leftovers_of_a_save_and_of_a_deletion_are_removed_and_nothing_else(tmp_
     point_to_latest(checkpoints / "step-00000020")
     stays = listed(checkpoints)
     checkpoint(partial_folder(checkpoints, 30))
-    checkpoint(checkpoints / ".step-00000005.deleted.partial")
+    checkpoint(checkpoints / ".step-00000005.deleted-1.partial")
     partial_folder(checkpoints, 40).mkdir()
     remove_leftovers(checkpoints)
     assert listed(checkpoints) == stays

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -106,3 +109,19 @@ def test_a_kill_between_two_renames_is_no_obstacle_to_the_next_publication(
     assert [path.read_bytes() for path in paths] == [b"second", b"second"]
     with pytest.raises(Refused, match="already there"):
         Publication(paths)
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_folder_that_cannot_be_flushed_keeps_nothing_from_being_published(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = os.fsync
+
+    def refusing(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    publish([tmp_path / "a"], [b"whole"])
+    assert (tmp_path / "a").read_text() == "whole"
