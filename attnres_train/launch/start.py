@@ -101,8 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _check(launch: Launch, world_size: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that holds the configuration against every rule, sees that no run is in its folder, and says itself what
-    is wrong."""
+    """A process that holds the configuration against every rule and sees that no run is in its folder; it says itself
+    what is wrong."""
     config, *overrides = launch.arguments
     words = [sys.executable, "-m", "attnres_train.cli", "check", "--idle", "--world", str(world_size)]
     check = subprocess.Popen([*words, config, *overrides], stdout=subprocess.DEVNULL, preexec_fn=end_with_parent)
