@@ -7,6 +7,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+from attnres_train.console_encoding import print_every_character
+
 INTERRUPTED = 128 + signal.SIGINT
 NOBODY_LISTENS = 128 + signal.SIGPIPE
 """As a shell has it for a process that ended by a signal."""
@@ -25,6 +27,7 @@ def main() -> int:
 
 def quietly(command: Callable[[], int]) -> int:
     """The exit status of `command`; that of a signal where Ctrl-C or the end of a reader (`| head`) ended it."""
+    print_every_character()
     try:
         try:
             code = command()

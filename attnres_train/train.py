@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.launch.record import JOB, End, Record
 from attnres_train.launch.twice import refuse_lonely_rank
@@ -34,6 +35,7 @@ TIMED_OUT = ("Timed out", "timed out", "Timeout", "timeout")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the configuration says and return the exit code."""
+    print_every_character()
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     presence = Presence(rank, world_size, partial(os.kill, os.getpid(), signal.SIGTERM))
     stop = StopRequest(partial(_give_up, rank, presence))

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from data_tools.bad_records import BadRecords
 from data_tools.records import MIB, Reading
@@ -138,6 +139,7 @@ def run_tool(
     show: Callable[[Report], Iterator[str]] | None = None,
 ) -> int:
     """Parse `argv`, run `tool`, print its report, with `show` where people read it; returns the exit code."""
+    print_every_character()
     # Intermixed, because inputs may come before and after options.
     arguments = parser.parse_intermixed_args(argv)
     # A polite kill unwinds like Ctrl-C, so that files written aside are removed.
@@ -146,7 +148,7 @@ def run_tool(
     previous = [signal.signal(number, signal.default_int_handler) for number in signals]
     try:
         report = tool(arguments)
-        text = json.dumps(report, ensure_ascii=False) if arguments.json else "\n".join((show or report_lines)(report))
+        text = json.dumps(report) if arguments.json else "\n".join((show or report_lines)(report))
         code, words = ExitCode.DONE, ""
     except Refused as refused:
         code, words = ExitCode.REFUSED, f"refused:\n{refused}"
@@ -183,8 +185,11 @@ def _remedy(error: OSError) -> str:
 def _print(text: str) -> None:
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        # Nobody listens any more (`| head`); the work is done all the same, and the interpreter must not flush again.
+    except OSError as error:
+        # Nobody listens any more (`| head`), or the disk is full; the work is done all the same, and the interpreter
+        # must not flush again.
+        if not isinstance(error, BrokenPipeError):
+            print(f"the report cannot be printed: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.launch.commands import Launch, added_environment, command, forwarded
 from attnres_train.launch.facts import version_facts
@@ -68,6 +69,7 @@ class Stop:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Launch what the command line says and return the exit code."""
+    print_every_character()
     options = _options(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent()
