@@ -10,6 +10,7 @@ from attnres_train.data.config import blend_weights
 from attnres_train.data.corpus import TrainingData, ValidationData
 from attnres_train.errors import Problem, Refused
 from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.loss import loss_in_words
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,10 @@ class Corpora:
     @property
     def notes(self) -> list[str]:
         """What is not as it was asked for, and yet no reason to refuse."""
-        return [str(shortfall) for shortfall in self.valid.shortfalls] if self.valid is not None else []
+        opened = [*self.train.corpora.values(), *(self.valid.corpora.values() if self.valid is not None else ())]
+        losses = {one.prefix: loss_in_words(one.manifest.counts) for one in opened if one.manifest is not None}
+        notes = [f"{prefix}: {words}" for prefix, words in losses.items() if words]
+        return notes + [str(shortfall) for shortfall in (self.valid.shortfalls if self.valid is not None else ())]
 
 
 def open_corpora(config: RunConfig) -> Corpora:

@@ -198,20 +198,32 @@ MOST_SHOWN = 20
 
 
 def report_lines(report: Report) -> Iterator[str]:
-    """A report for people: one `name: value` a line, lists indented below their name."""
+    """A report for people: one `name: value` a line, lists indented below their name, `warnings` last."""
+    warnings = report.get("warnings", [])
     for name, value in report.items():
+        if name == "warnings":
+            continue
         label = name.replace("_", " ")
         if isinstance(value, list):
             yield f"{label}:" if value else f"{label}: none"
             for item in value[:MOST_SHOWN]:
-                yield "  " + (", ".join(f"{k} {v}" for k, v in item.items()) if isinstance(item, dict) else str(item))
+                yield "  " + _item_words(item)
             if len(value) > MOST_SHOWN:
                 yield f"  and {len(value) - MOST_SHOWN:,} more"
         else:
             yield f"{label}: {_words(value)}"
+    yield from (f"WARNING: {warning}" for warning in warnings)
+
+
+def _item_words(item: object) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    return ", ".join(f"{name} {value}" for name, value in item.items() if value is not None)
 
 
 def _words(value: object) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

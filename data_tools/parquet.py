@@ -49,14 +49,15 @@ def _opened(path: Path) -> Iterator[parquet.ParquetFile]:
 
 
 def read_rows(
-    piece: Piece, text_columns: Sequence[str], other_columns: Sequence[str], advance: Callable[[int], None]
+    piece: Piece, text_columns: Sequence[str], other_columns: Sequence[str] | None, advance: Callable[[int], None]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `piece`: of text columns the bytes as stored, or None for null; of others the Python value.
 
     Raises DamagedStream for a damaged file, a missing column, and a text column that holds no text.
     """
     with _opened(piece.path) as file:
-        others = [name for name in other_columns if name in file.schema_arrow.names]
+        names = file.schema_arrow.names
+        others = names if other_columns is None else [name for name in other_columns if name in names]
         _check_columns(file, text_columns, others)
         start, end = piece.start or 0, file.num_row_groups if piece.end is None else piece.end
         rows = sum(count for count, _ in _groups(file)[start:end])
@@ -75,13 +76,13 @@ def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], other
     for name in (*text_columns, *others):
         if name not in schema.names:
             columns = ", ".join(schema.names[:10]) or "none"
-            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "no text")
+            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "key missing")
         if schema.names.count(name) > 1:
             raise DamagedStream(f"has more than one column {name!r}", "key twice")
     for name in text_columns:
         kind = schema.field(name).type
         if not _is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "no text")
+            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "not a string")
 
 
 def _is_text(kind: pa.DataType) -> bool:

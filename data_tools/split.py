@@ -9,7 +9,9 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from attnres_train.data.files import Publication
@@ -27,13 +29,14 @@ from data_tools.command import (
     whole_number,
 )
 from data_tools.inputs import find_inputs
+from data_tools.json_lines import json_line
 from data_tools.progress import progress
 from data_tools.records import BYTE_ORDER_MARK, Document
 
 DESCRIPTION = """\
 Divide documents into a training and a validation file, one JSON object a line: lines of .jsonl files as they are,
-other documents as {"text": ...} with what else is kept of a row. Lines and rows without any text are left out, or kept
-where they hold other keys; both are counted as blank.
+rows of .parquet files with all their columns, .txt files as {"text": ...}. Lines and rows without any text are left
+out, or kept where they hold other keys; both are counted as blank.
 
 Where a document goes depends on its text and the seed alone: documents with the same text stay together, and
 the order of the inputs, or other documents in them, do not matter. So the share of the validation file is F on
@@ -53,7 +56,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="default: 1")
     parser.add_argument(
-        "--metadata", action="append", metavar="COLUMN", help="keep this column of .parquet files too; may be repeated"
+        "--metadata",
+        action="append",
+        metavar="KEY",
+        help="of .parquet files keep this column and the text alone (default: all); add it to every document where it "
+        "stands in the names of folders (as lang=de/); may be repeated; refused where no document has it",
     )
     add_overwrite_argument(parser)
     return parser
@@ -90,18 +97,28 @@ def split(arguments: argparse.Namespace) -> Report:
     if wrong:
         raise refuse(", ".join(wrong), "is no name for lines of JSON, written plain", "give one that ends in .jsonl")
     bad = bad_records_of(arguments)
+    reading = reading_of(arguments)
+    if arguments.metadata is None:
+        reading = replace(reading, metadata_keys=None)
+    without: Counter[str] = Counter()
     with (
         Publication(outputs, "replace" if arguments.overwrite else "compare") as publication,
         progress("split", inputs.total_bytes) as tell,
     ):
         files = [publication.open(path) for path in outputs]
         documents, blank = [0, 0], 0
-        for document in documents_of(inputs.files, reading_of(arguments), bad, tell):
+        for document in documents_of(inputs.files, reading, bad, tell):
             blank += document.is_blank
             if document.raw.strip() or document.text:
+                without.update(key for key in arguments.metadata or () if key not in document.fields)
                 side = int(is_for_validation(document.text, arguments.seed, arguments.valid_fraction))
                 files[side].write(_line(document))
                 documents[side] += 1
+        if absent := [key for key, count in without.items() if count == sum(documents)]:
+            remedy = "correct the key; without --metadata everything is kept"
+            raise refuse("--metadata", f"no document has {', '.join(map(repr, absent))}", remedy)
+        if blank == sum(documents):
+            raise bad.nothing(arguments.inputs, blank)
         if 0 in documents:
             counts = f"{documents[0]} documents for training, {documents[1]} for validation"
             raise refuse("--valid-fraction", f"gives {counts}", "choose another fraction or --seed")
@@ -113,17 +130,21 @@ def split(arguments: argparse.Namespace) -> Report:
         "train_documents": documents[0],
         "valid_documents": documents[1],
         "blank_documents": blank,
+        "documents_without": [{"key": key, "documents": count} for key, count in without.items()],
         **bad.report(),
         "ignored_files": [str(path) for path in inputs.ignored],
     }
 
 
 def _line(document: Document) -> bytes:
-    """The document as a line: its own, where it has one."""
-    if document.raw:
-        return document.raw.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n") + b"\n"
-    fields = document.fields or {"text": document.text}
-    return json.dumps(fields, ensure_ascii=False, default=str).encode() + b"\n"
+    """The document as a line: its own, where it has one, with what the names of its folders say."""
+    if not document.raw:
+        return json_line(document.fields, ensure_ascii=False).encode() + b"\n"
+    line = document.raw.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
+    if document.of_folder:
+        more = json.dumps(document.of_folder).encode()
+        line = line.rstrip().removesuffix(b"}") + b", " + more.removeprefix(b"{")
+    return line + b"\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 
 from data_tools.pieces import Shard
 
-WORK_VERSION = 1
+WORK_VERSION = 2
 CONTENTS = ("bin", "lengths", "metadata", "skipped")
 
 
@@ -34,6 +34,8 @@ CONTENTS = ("bin", "lengths", "metadata", "skipped")
 class ShardFacts:
     """What a shard gave; `piece_records` are the lines or rows of each of its pieces.
 
+    `blank` are the first documents without text, each by piece and record; `lost` counts the characters of text that
+    do not come back from the tokens; `without` counts the documents without a key that --metadata asks for.
     `is_whole` is False where the work on it ended at a bad record that the policy does not allow.
     """
 
@@ -45,6 +47,9 @@ class ShardFacts:
     skipped: dict[str, int] = field(default_factory=dict)
     piece_records: tuple[int, ...]
     is_whole: bool = True
+    blank: tuple[tuple[int, int], ...] = ()
+    lost: dict[str, int] = field(default_factory=dict)
+    without: dict[str, int] = field(default_factory=dict)
 
 
 class WorkFolder:

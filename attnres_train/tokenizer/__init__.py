@@ -11,6 +11,7 @@
     training.py       train a sentencepiece model that keeps text as it is
     sampling.py       a random part of a corpus, to train on
     round_trip.py     whether real text comes back, and in how many tokens
+    loss.py           what of a text does not come back from its tokens
     config.py         the [tokenizer] section
 
 The models that `training.py` makes restore every text exactly, with one exception that sentencepiece itself

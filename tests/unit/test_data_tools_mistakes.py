@@ -25,8 +25,8 @@ from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from data_tools import encode as encode_module
-from data_tools.encode import json_line
 from data_tools.inspect import main as inspect
+from data_tools.json_lines import json_line
 from data_tools.merge import main as merge
 from data_tools.pieces import Piece
 from data_tools.preprocess import main as preprocess
@@ -281,7 +281,7 @@ def test_a_text_that_the_tokenizer_refuses_is_named_by_file_and_record(
     Path("b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a b", "b", "a c", "b c")))
     arguments = ["b.jsonl", "--tokenizer", "words.json", "--eod-piece", "<end>", "--output", "c", "--workers", "1"]
     assert preprocess(arguments) == 2
-    assert "b.jsonl: record 3 of its piece: words.json cannot encode a text" in told(capsys)
+    assert "b.jsonl:3: words.json cannot encode a text" in told(capsys)
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"text": "a"}', '{"text": "a", "other": "%s"}' % ("x" * 3000)])
