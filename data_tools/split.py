@@ -106,22 +106,18 @@ def split(arguments: argparse.Namespace) -> Report:
         progress("split", inputs.total_bytes) as tell,
     ):
         files = [publication.open(path) for path in outputs]
-        documents, blank = [0, 0], 0
+        documents, blank, texts = [0, 0], 0, 0
         for document in documents_of(inputs.files, reading, bad, tell):
             blank += document.is_blank
+            texts += not document.is_blank
             if document.raw.strip() or document.text:
                 without.update(key for key in arguments.metadata or () if key not in document.fields)
                 side = int(is_for_validation(document.text, arguments.seed, arguments.valid_fraction))
                 files[side].write(_line(document))
                 documents[side] += 1
-        if absent := [key for key, count in without.items() if count == sum(documents)]:
-            remedy = "correct the key; without --metadata everything is kept"
-            raise refuse("--metadata", f"no document has {', '.join(map(repr, absent))}", remedy)
-        if blank == sum(documents):
+        if not texts:
             raise bad.nothing(arguments.inputs, blank)
-        if 0 in documents:
-            counts = f"{documents[0]} documents for training, {documents[1]} for validation"
-            raise refuse("--valid-fraction", f"gives {counts}", "choose another fraction or --seed")
+        _check_counts(documents, without)
         written = publication.commit()
     return {
         "status": "done" if written else "already done",
@@ -134,6 +130,16 @@ def split(arguments: argparse.Namespace) -> Report:
         **bad.report(),
         "ignored_files": [str(path) for path in inputs.ignored],
     }
+
+
+def _check_counts(documents: list[int], without: dict[str, int]) -> None:
+    """Refuse a side without documents, and a key that none of them has."""
+    if absent := [key for key, count in without.items() if count == sum(documents)]:
+        remedy = "correct the key; without --metadata everything is kept"
+        raise refuse("--metadata", f"no document has {', '.join(map(repr, absent))}", remedy)
+    if 0 in documents:
+        counts = f"{documents[0]} documents for training, {documents[1]} for validation"
+        raise refuse("--valid-fraction", f"gives {counts}", "choose another fraction or --seed")
 
 
 def _line(document: Document) -> bytes:
