@@ -21,13 +21,14 @@ def loss_in_words(counts: Mapping[str, int], lost: Mapping[str, int] | None = No
     number, unknown = counts.get("lost_characters", 0), counts.get("unknown_tokens", 0)
     if not number and not unknown:
         return None
-    words = f"{unknown:,} tokens stand for what the tokenizer does not know"
+    told = []
     if number:
         share = number / max(number, counts.get("characters", 0))
         percent = f"{share:.2%}" if share >= 0.0001 else "less than 0.01%"
-        words = f"{number:,} characters ({percent}) do not come back from the tokens" + (
-            f"; {words}" if unknown else ""
-        )
+        told.append(f"characters that do not come back from the tokens: {number:,} ({percent})")
+    if unknown:
+        told.append(f"unknown tokens: {unknown:,}")
+    words = ", ".join(told)
     most = sorted((lost or {}).items(), key=lambda item: (-item[1], item[0]))[:MOST_NAMED]
     named = ", ".join(f"{character!r} ({count:,})" for character, count in most)
     return f"{words}; most often {named}" if named else words
