@@ -12,6 +12,7 @@ from attnres_train.data.corpus import Corpus, TrainingData
 from attnres_train.data.validation import ValidationData
 from attnres_train.errors import Problem, Refused
 from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.loss import loss_in_words
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,10 @@ class Corpora:
     @property
     def notes(self) -> list[str]:
         """What is not as it was asked for, and yet no reason to refuse."""
-        return [str(shortfall) for data in self.valid.values() for shortfall in data.shortfalls]
+        opened = self._all()
+        losses = {one.prefix: loss_in_words(one.manifest.counts) for one in opened if one.manifest is not None}
+        notes = [f"{prefix}: {words}" for prefix, words in losses.items() if words]
+        return notes + [str(shortfall) for data in self.valid.values() for shortfall in data.shortfalls]
 
     def _all(self) -> list[Corpus]:
         return [corpus for data in (self.train, *self.valid.values()) for corpus in data.corpora.values()]

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from attnres_train.launch.process import speak_freely
+from attnres_train.console_encoding import print_every_character
 
 INTERRUPTED = 128 + signal.SIGINT
 NOBODY_LISTENS = 128 + signal.SIGPIPE
@@ -27,7 +27,7 @@ def main() -> int:
 
 def quietly(command: Callable[[], int]) -> int:
     """The exit status of `command`; that of a signal where Ctrl-C or the end of a reader (`| head`) ended it."""
-    speak_freely()
+    print_every_character()
     try:
         try:
             code = command()

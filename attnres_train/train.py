@@ -10,12 +10,13 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.launch.facts import has_gpu
 from attnres_train.launch.gate import leave
 from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
 from attnres_train.launch.names import refuse_unknown_master
-from attnres_train.launch.process import raise_file_limit, speak_freely
+from attnres_train.launch.process import raise_file_limit
 from attnres_train.launch.record import JOB, End, Record
 from attnres_train.launch.twice import place
 from attnres_train.observe.presence import Presence
@@ -39,7 +40,7 @@ TIMED_OUT = ("Timed out", "timed out", "Timeout", "timeout")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as the configuration says and return the exit code."""
-    speak_freely()
+    print_every_character()
     raise_file_limit()
     try:
         rank, world_size = place(os.environ, has_gpu())

@@ -16,6 +16,7 @@ How text becomes tokens, from the file to the pair:
     task.py         the shards of this run and all that their bytes depend on
     streams.py      bytes out of files and archives, in bounded memory, damage told from the end
     parquet.py      rows out of `.parquet` files
+    json_lines.py   a line to its JSON object, or why it is none
     records.py      lines, rows and files to documents, and why a record is none
     encode.py       the work on one shard: documents to tokens, counted and checked
     pool.py         shards shared among processes, deaths noticed at once
@@ -26,7 +27,9 @@ How text becomes tokens, from the file to the pair:
     command.py, progress.py, statistics.py: what the tools share
 
 Outputs appear whole or not at all. Documents keep the order of the inputs; what is left out (blank documents, bad
-records) is counted, and every bad record is named with its file, line and reason. Exit codes: 0 done, 2 refused (with
+records, files that are empty) is counted and named with its file and line, a bad record with its reason. Only what is
+asked for is judged: a line must be one JSON object in UTF-8 with the text, and may hold anything besides. Text that
+does not come back from its tokens is the last line of a report. Exit codes: 0 done, 2 refused (with
 the reason and the remedy), 1 anything else. With `--json` stdout is one JSON object.
 
 Proved by tests/unit/test_data_tools_*.py; by `python -m tests.soak.fuzz_preprocess`, 10,000 broken inputs held against

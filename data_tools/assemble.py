@@ -24,7 +24,7 @@ COPY_BYTES = 8 << 20
 
 
 class Assembly:
-    """Appends shards to a pair; `counts` sums what they counted."""
+    """Appends shards to a pair; `counts`, `lost` and `without` sum what they counted."""
 
     def __init__(self, folder: WorkFolder, writer: IndexedWriter, bad: BadRecords, metadata: BinaryIO | None):
         self.folder = folder
@@ -32,8 +32,11 @@ class Assembly:
         self.bad = bad
         self.metadata = metadata
         self.counts: Counter[str] = Counter()
+        self.lost: Counter[str] = Counter()
+        self.without: Counter[str] = Counter()
         self._records: dict[Path, int] = {}
         """Records of each file in the pieces that came before."""
+        self._unreadable: set[Path] = set()
 
     def add(self, shard: Shard, key: str, facts: ShardFacts) -> None:
         """Append a finished shard, or say why it ended early.
@@ -45,15 +48,23 @@ class Assembly:
         self._add_tokens(key, facts)
         if self.metadata is not None:
             self._add_metadata(shard, key, self.metadata)
+        for place, number in facts.blank:
+            self.bad.add_blank(str(shard.pieces[place].path), self._before(shard.pieces[place]) + number)
         self.counts.update(facts.counts)
+        self.lost.update(facts.lost)
+        self.without.update(facts.without)
         for piece, records in zip(shard.pieces, facts.piece_records, strict=True):
             self._records[piece.path] = self._before(piece) + records
+
+    def files_without_records(self) -> list[str]:
+        """Of the files that were read the empty ones, whatever an archive needs for nothing."""
+        return [str(path) for path, records in self._records.items() if not records and path not in self._unreadable]
 
     def _before(self, piece: Piece) -> int:
         """Records of the piece's file that come before the piece."""
         if piece.path not in self._records:
             # The pieces before it are in another part.
-            self._records[piece.path] = _count_before(piece) if piece.start else 0
+            self._records[piece.path] = count_before(piece)
         return self._records[piece.path]
 
     def _lines(self, shard: Shard, key: str, content: str) -> Iterator[tuple[Piece, int | None, str]]:
@@ -68,6 +79,8 @@ class Assembly:
         for piece, number, rest in self._lines(shard, key, "skipped"):
             records, kind, reason = rest.split("\t", 2)
             self.bad.add(SkippedRecord(str(piece.path), number, kind, reason, int(records)))
+            if number is None:
+                self._unreadable.add(piece.path)
 
     def _add_metadata(self, shard: Shard, key: str, metadata: BinaryIO) -> None:
         for piece, number, fields in self._lines(shard, key, "metadata"):
@@ -93,9 +106,12 @@ class Assembly:
         return refuse(name, "is not as it was written, so it was removed", "run the same command again; check the disk")
 
 
-def _count_before(piece: Piece) -> int:
+def count_before(piece: Piece) -> int:
+    """Lines or rows of the piece's file that come before the piece."""
+    if not piece.start:
+        return 0
     if kind_of(piece.path) == ".parquet":
         from data_tools.parquet import group_sizes
 
         return sum(rows for rows, _ in (group_sizes(piece.path) or ())[: piece.start])
-    return count_lines(piece.path, piece.start or 0)
+    return count_lines(piece.path, piece.start)

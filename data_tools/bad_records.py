@@ -1,4 +1,4 @@
-"""The policy on bad records, and the account of those that were skipped."""
+"""The policy on bad records, and the account of all that was not stored."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ class SkippedRecord:
 class BadRecords:
     """Applies the policy: `stop` refuses the first; `skip` allows any number, or `max_bad`, and counts them.
 
+    What is no fault and yet gives no document is told too: the places of the first blank ones, and `empty_files`.
+
     `open_listing`, where given, is called at the first one; the file gets every one as a line of JSON.
     """
 
@@ -49,6 +51,8 @@ class BadRecords:
         self._listing: BinaryIO | None = None
         self.by_kind: Counter[str] = Counter()
         self.listed: list[SkippedRecord] = []
+        self.blank: list[tuple[str, int]] = []
+        self.empty_files: list[str] = []
 
     @property
     def total(self) -> int:
@@ -74,6 +78,19 @@ class BadRecords:
         if self._listing is not None:
             self._listing.write(json.dumps(asdict(bad)).encode() + b"\n")
 
+    def add_blank(self, file: str, line: int) -> None:
+        """Note where a document without text is: line or row from 1."""
+        if len(self.blank) < MOST_LISTED:
+            self.blank.append((file, line))
+
+    def nothing(self, inputs: Sequence[str], blank: int) -> Refused:
+        """That none of `inputs` gave a document, and what they hold instead: `blank` ones, bad ones, nothing at all."""
+        kinds = ", ".join(f"{kind} {count}" for kind, count in self.by_kind.most_common())
+        what = f"no document with text: {blank} blank, {self.total} bad" + (f" ({kinds})" if kinds else "")
+        if self.empty_files:
+            what += f", files that are empty: {len(self.empty_files)}"
+        return refuse(", ".join(inputs), what, "check --text-key and the files")
+
     def _refuse(self, bad: SkippedRecord) -> Refused:
         if self.policy == "stop":
             return refuse(bad.place, bad.reason, "mend the record, or pass --bad-records skip")
@@ -86,13 +103,15 @@ class BadRecords:
             "skipped_records": self.total,
             "skipped_by_reason": [{"reason": kind, "records": count} for kind, count in self.by_kind.most_common()],
             "skipped": [asdict(bad) for bad in self.listed],
+            "blank": [{"file": file, "line": line} for file, line in self.blank],
+            "empty_files": self.empty_files,
         }
 
 
 def documents_of(
     files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell | None = None
 ) -> Iterator[Document]:
-    """The documents of whole `files`, one after the other in this process, blank ones too; bad records go to `bad`."""
+    """The documents of whole `files`, one after the other in this process, blank ones too; `bad` is told the others."""
     read_bytes = 0
 
     def advance(amount: int) -> None:
@@ -102,8 +121,13 @@ def documents_of(
             tell(read_bytes, 0)
 
     for path in files:
+        record: Document | BadRecord | None = None
         for record in read_documents(Piece(path, None, None, 0), reading, advance):
             if isinstance(record, BadRecord):
                 bad.add(SkippedRecord(str(path), *record))
             else:
+                if record.is_blank:
+                    bad.add_blank(str(path), record.number)
                 yield record
+        if record is None:
+            bad.empty_files.append(str(path))

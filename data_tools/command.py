@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.strict_json import dumps
 from data_tools.bad_records import BadRecords
@@ -138,6 +139,7 @@ def run_tool(
     show: Callable[[Report], Iterator[str]] | None = None,
 ) -> int:
     """Parse `argv`, run `tool`, print its report, with `show` where people read it; returns the exit code."""
+    print_every_character()
     # Intermixed, because inputs may come before and after options.
     arguments = parser.parse_intermixed_args(argv)
     # A polite kill unwinds like Ctrl-C, so that files written aside are removed.
@@ -183,8 +185,11 @@ def _remedy(error: OSError) -> str:
 def _print(text: str) -> None:
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        # Nobody listens any more (`| head`); the work is done all the same, and the interpreter must not flush again.
+    except OSError as error:
+        # Nobody listens any more (`| head`), or the disk is full; the work is done all the same, and the interpreter
+        # must not flush again.
+        if not isinstance(error, BrokenPipeError):
+            print(f"the report cannot be printed: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -193,20 +198,32 @@ MOST_SHOWN = 20
 
 
 def report_lines(report: Report) -> Iterator[str]:
-    """A report for people: one `name: value` a line, lists indented below their name."""
+    """A report for people: one `name: value` a line, lists indented below their name, `warnings` last."""
+    warnings = report.get("warnings", [])
     for name, value in report.items():
+        if name == "warnings":
+            continue
         label = name.replace("_", " ")
         if isinstance(value, list):
             yield f"{label}:" if value else f"{label}: none"
             for item in value[:MOST_SHOWN]:
-                yield "  " + (", ".join(f"{k} {v}" for k, v in item.items()) if isinstance(item, dict) else str(item))
+                yield "  " + _item_words(item)
             if len(value) > MOST_SHOWN:
                 yield f"  and {len(value) - MOST_SHOWN:,} more"
         else:
             yield f"{label}: {_words(value)}"
+    yield from (f"WARNING: {warning}" for warning in warnings)
+
+
+def _item_words(item: object) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    return ", ".join(f"{name} {value}" for name, value in item.items() if value is not None)
 
 
 def _words(value: object) -> str:
+    if value is None:
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):

@@ -17,8 +17,11 @@ from attnres_train.data.indexed import Tokens
 from attnres_train.data.indexed_writer import UnstorableDocument, pack_documents
 from attnres_train.errors import Refused, refuse
 from attnres_train.strict_json import as_text, dumps
+from attnres_train.tokenizer.loss import loss_in_words, lost_characters
 from attnres_train.tokenizer.protocol import Encoded, Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE
+from data_tools.assemble import count_before
+from data_tools.bad_records import MOST_LISTED
 from data_tools.pieces import Piece, Shard
 from data_tools.pool import Advance
 from data_tools.records import BadRecord, Document, Reading, read_documents
@@ -36,6 +39,7 @@ class ShardEncoder:
     """Shards to finished shards in `folder`; `eod_id` None appends nothing.
 
     Work on a shard ends early at the first bad record beyond `most_bad` of them (None: any number is allowed).
+    With `refuse_loss` a text that does not come back from its tokens ends all.
     """
 
     tokenizer: Tokenizer
@@ -43,6 +47,7 @@ class ShardEncoder:
     eod_id: int | None
     most_bad: int | None
     folder: WorkFolder
+    refuse_loss: bool = False
 
     def __call__(self, shard: Shard, advance: Advance) -> ShardFacts:
         key = self.folder.key(shard)
@@ -92,6 +97,9 @@ class _ShardWork:
         self.place = 0
         self.counts: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
+        self.blank: list[tuple[int, int]] = []
+        self.lost: Counter[str] = Counter()
+        self.without: Counter[str] = Counter()
         self.documents = self.tokens = self.crc = 0
         self.largest_id: int | None = None
 
@@ -113,6 +121,9 @@ class _ShardWork:
             skipped=dict(self.skipped),
             piece_records=tuple(numbers),
             is_whole=not self._is_over(),
+            blank=tuple(self.blank),
+            lost=dict(self.lost),
+            without=dict(self.without),
         )
 
     def _is_over(self) -> bool:
@@ -147,19 +158,23 @@ class _ShardWork:
 
     def _encode(self, piece: Piece, records: list[Document]) -> None:
         documents = [document for document in records if not document.is_blank]
-        self.counts["blank_documents"] += len(records) - len(documents)
+        blank = [(self.place, record.number) for record in records if record.is_blank]
+        self.counts["blank_documents"] += len(blank)
+        self.blank += blank[: MOST_LISTED - len(self.blank)]
         if not documents:
             return
         tokenizer, eod_id = self.encoder.tokenizer, self.encoder.eod_id
         try:
             encoded = _encoded(tokenizer, documents)
+            if not tokenizer.keeps_text:
+                self._count_lost(documents, encoded)
             ids: Tokens = encoded.ids
             lengths = encoded.lengths
             if eod_id is not None:
                 ids, lengths = _with_ends(ids, lengths, eod_id)
             packed = pack_documents(ids, lengths, tokenizer.vocab_size)
         except UnstorableDocument as error:
-            key = f"{piece.path}: record {documents[error.index].number} of its piece"
+            key = f"{piece.path}:{count_before(piece) + documents[error.index].number}"
             raise refuse(key, error.message, error.remedy) from None
         self.files["bin"].write(packed.data)
         self.files["lengths"].write(packed.lengths.tobytes())
@@ -168,6 +183,7 @@ class _ShardWork:
         self.tokens += ids.size
         if packed.largest_id is not None:
             self.largest_id = max(self.largest_id or 0, packed.largest_id)
+        self.counts["characters"] += sum(len(document.text) for document in documents)
         self.counts["text_bytes"] += sum(document.text_bytes for document in documents)
         self.counts["space_sign_characters"] += sum(document.text.count(SPACE_PIECE) for document in documents)
         self.counts["cut_words"] += encoded.cut_words
@@ -176,11 +192,23 @@ class _ShardWork:
         self._write_metadata(documents)
         self.advance(0, ids.size)
 
+    def _count_lost(self, documents: list[Document], encoded: Encoded) -> None:
+        """Decode what was encoded. Raises UnstorableDocument where a loss is refused."""
+        each = np.split(encoded.ids, encoded.lengths.cumsum()[:-1])
+        for index, (document, ids) in enumerate(zip(documents, each, strict=True)):
+            lost = lost_characters(document.text, self.encoder.tokenizer.decode(ids.tolist()))
+            if lost and self.encoder.refuse_loss:
+                words = loss_in_words({"lost_characters": lost.total(), "characters": len(document.text)}, lost)
+                raise UnstorableDocument(index, f"--no-loss: {words}", "give a tokenizer that has a token for all text")
+            self.lost += lost
+            self.counts["lost_characters"] += lost.total()
+
     def _write_metadata(self, documents: list[Document]) -> None:
         keys = self.encoder.reading.metadata_keys
         if not keys:
             return
         for document in documents:
+            self.without.update(key for key in keys if key not in document.fields)
             rest = dumps({key: document.fields.get(key) for key in keys}, default=as_text)
             self.files["metadata"].write(f"{self.place}\t{document.number}\t{rest}\n".encode())
 

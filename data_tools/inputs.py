@@ -63,8 +63,8 @@ def is_known(path: Path) -> bool:
 def find_inputs(arguments: Sequence[str]) -> Inputs:
     """The files that `arguments` name: in the order given, those of a folder or pattern sorted by path.
 
-    Raises Refused, for all arguments at once, where one names no file, a file of unknown kind, an empty file,
-    one that may not be read, or a file a second time.
+    Raises Refused, for all arguments at once, where one names no file, a file of unknown kind, one that may
+    not be read, or a file a second time.
     """
     files: list[Path] = []
     ignored: list[Path] = []
@@ -218,8 +218,6 @@ def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
             yield Problem(str(path), "is no plain file", "give a file that can be read more than once")
         elif not os.access(path, os.R_OK):
             yield Problem(str(path), "may not be read by this user", "change its permissions, or leave it out")
-        elif path.stat().st_size == 0:
-            yield Problem(str(path), "is empty (0 bytes)", "leave it out, or make it again")
         real = os.path.realpath(path)
         if real in seen:
             yield Problem(name, "is given twice", "name each file once")

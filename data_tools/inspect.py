@@ -18,8 +18,10 @@ from attnres_train.data.indexed import IndexedReader
 from attnres_train.data.manifest import Manifest, check_pair, read_manifest
 from attnres_train.errors import refuse
 from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.loss import loss_in_words
 from attnres_train.tokenizer.protocol import Tokenizer
 from data_tools.command import Report, report_lines, run_tool, tool_parser, whole_number
+from data_tools.progress import progress
 from data_tools.statistics import (
     LengthBin,
     histogram_lines,
@@ -56,6 +58,7 @@ def inspect(arguments: argparse.Namespace) -> Report:
 
     Raises Refused for a pair that is damaged, differs from its manifest, or was made with another tokenizer.
     """
+    _check(arguments)
     reader = IndexedReader(arguments.prefix)
     manifest = read_manifest(arguments.prefix)
     if manifest is not None:
@@ -76,10 +79,12 @@ def inspect(arguments: argparse.Namespace) -> Report:
     }
     if manifest is not None:
         report |= _manifest_facts(manifest)
-    if arguments.statistics:
-        report |= asdict(token_statistics(reader))
-    elif arguments.entropy:
-        report["unigram_entropy_nats"] = unigram_entropy_nats(reader)
+    if arguments.statistics or arguments.entropy:
+        with progress("inspect", reader.num_tokens * reader.type.itemsize) as tell:
+            if arguments.statistics:
+                report |= asdict(token_statistics(reader, tell))
+            else:
+                report["unigram_entropy_nats"] = unigram_entropy_nats(reader, tell)
     if arguments.documents:
         if arguments.first >= reader.num_documents:
             what = f"{arguments.first} is beyond the {reader.num_documents} documents, which count from 0"
@@ -88,16 +93,26 @@ def inspect(arguments: argparse.Namespace) -> Report:
         report["shown_documents"] = [_show(reader, tokenizer, index) for index in shown]
     if arguments.plot:
         _plot(bins, Path(arguments.plot))
-    return report | {"lengths": [asdict(one) for one in bins]}
+    loss = loss_in_words(manifest.counts) if manifest is not None else None
+    return report | {"lengths": [asdict(one) for one in bins], "warnings": [loss] if loss else []}
 
 
 def show(report: Report) -> Iterator[str]:
     """The report for people, its histogram drawn."""
     report = dict(report)
     bins = [LengthBin(**one) for one in report.pop("lengths")]
+    warnings = report.pop("warnings")
     yield from report_lines(report)
     yield "document lengths:"
     yield from (f"  {line}" for line in histogram_lines(bins))
+    yield from report_lines({"warnings": warnings})
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not arguments.prefix:
+        raise refuse("PREFIX", "is empty", "give the pair's path without .bin or .idx")
+    if arguments.first and not arguments.documents:
+        raise refuse("--from", "says where --documents begins, which is not given", "pass --documents K too")
 
 
 def _length_facts(reader: IndexedReader) -> dict[str, Any]:
@@ -131,10 +146,16 @@ def _manifest_facts(manifest: Manifest) -> dict[str, Any]:
         "eod_id": manifest.eod_id,
         "tokenizer_fingerprint": manifest.tokenizer_fingerprint,
         **manifest.counts,
-        "options": ", ".join(f"{name} {value}" for name, value in manifest.options.items()),
+        "options": ", ".join(f"{name} {_option_words(value)}" for name, value in manifest.options.items()),
         "tool_version": manifest.tool_version,
         "sources": [{"path": source.path, "bytes": source.bytes} for source in manifest.sources],
     }
+
+
+def _option_words(value: object) -> str:
+    if isinstance(value, list):
+        return " and ".join(map(repr, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def _show(reader: IndexedReader, tokenizer: Tokenizer | None, index: int) -> dict[str, Any]:

@@ -79,11 +79,12 @@ def _opened(path: Path) -> Iterator[tuple[parquet.ParquetFile, BinaryIO]]:
 def read_rows(
     piece: Piece,
     text_columns: Sequence[str],
-    other_columns: Sequence[str],
+    other_columns: Sequence[str] | None,
     longest_bytes: int,
     advance: Callable[[int], None],
 ) -> Iterator[dict[str, Any] | TooLong]:
-    """The rows of `piece`: of text columns the bytes as stored, or None for null; of others the Python value.
+    """The rows of `piece`: of text columns the bytes as stored, or None for null; of others, None for all, the
+    Python value.
 
     Of a row whose texts, or whose others, are beyond `longest_bytes`, the size. Raises DamagedStream for a damaged
     file, with the rows that are lost, for a missing column, a text column that holds no text, and pages too large.
@@ -91,7 +92,8 @@ def read_rows(
     rows = told = done = 0
     try:
         with _opened(piece.path) as (file, disk):
-            others = [name for name in other_columns if name in file.schema_arrow.names]
+            names = file.schema_arrow.names
+            others = names if other_columns is None else [name for name in other_columns if name in names]
             _check_columns(file, text_columns, others)
             columns = list(dict.fromkeys([*text_columns, *others]))
             start, end = piece.start or 0, file.num_row_groups if piece.end is None else piece.end
@@ -148,13 +150,13 @@ def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], other
     for name in (*text_columns, *others):
         if name not in schema.names:
             columns = ", ".join(schema.names[:10]) or "none"
-            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "no text", of_file=True)
+            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "key missing", of_file=True)
         if schema.names.count(name) > 1:
             raise DamagedStream(f"has more than one column {name!r}", "key twice", of_file=True)
     for name in text_columns:
         kind = schema.field(name).type
         if not _is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "no text", of_file=True)
+            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "not a string", of_file=True)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -21,8 +21,9 @@ from attnres_train.data.indexed import bin_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile
 from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.loss import loss_in_words
 from data_tools.assemble import Assembly
-from data_tools.bad_records import BadRecords
+from data_tools.bad_records import BadRecords, documents_of
 from data_tools.command import (
     Report,
     add_bad_record_arguments,
@@ -83,7 +84,13 @@ def build_parser() -> argparse.ArgumentParser:
         "--metadata",
         action="append",
         metavar="KEY",
-        help="keep this key of every document, with its file and line, in PREFIX.metadata.ndjson; may be repeated",
+        help="keep this key of every document, or of the names of its folders (as lang=de/), with its file and line, "
+        "in PREFIX.metadata.ndjson; may be repeated; null where a document has none, refused where no document has it",
+    )
+    parser.add_argument(
+        "--no-loss",
+        action="store_true",
+        help="stop at the first text that does not come back from its tokens (default: store it, and tell the loss)",
     )
     add_overwrite_argument(parser)
     return parser
@@ -107,27 +114,40 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     made = None if arguments.overwrite else made_already(task)
     folder = WorkFolder(task.prefix, task.recipe)
     if made is not None:
+        _check_loss(arguments, task, made.counts)
         if not partial_path(bin_path(task.prefix)).exists():  # else it is in use, by a run that makes the pair anew
             folder.remove()
-        return _report("already done", task, made)
-    manifest, resumed, bad = _make(task, folder, arguments)
+        return _report("already done", task, made) | {"warnings": _warnings(made.counts)}
+    manifest, resumed, assembly = _make(task, folder, arguments)
     seconds = time.monotonic() - started
     return {
         **_report("done", task, manifest),
-        **bad.report(),
+        **assembly.bad.report(),
+        "documents_without": [{"key": key, "documents": count} for key, count in assembly.without.items()],
         "shards": len(task.shards),
         "shards_resumed": resumed,
         "workers": min(arguments.workers, len(task.shards)),
         "seconds": seconds,
         "megabytes_per_second": manifest.text_bytes / 1e6 / seconds,
+        "warnings": _warnings(manifest.counts, assembly.lost),
     }
 
 
-def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, BadRecords]:
+def _warnings(counts: dict[str, int], lost: dict[str, int] | None = None) -> list[str]:
+    words = loss_in_words(counts, lost)
+    return [f"{words}; --no-loss refuses that"] if words else []
+
+
+def _check_loss(arguments: argparse.Namespace, task: Task, counts: dict[str, int]) -> None:
+    if arguments.no_loss and (words := loss_in_words(counts)):
+        raise refuse(task.tokenizer.name, f"--no-loss: {words}", "give a tokenizer that has a token for all text")
+
+
+def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, Assembly]:
     """Work on the shards that are not finished, and join all; returns also how many were finished before."""
     metadata_path, skipped_path = Path(f"{task.prefix}.metadata.ndjson"), Path(f"{task.prefix}.skipped.ndjson")
     most_bad = bad_records_of(arguments).most_allowed
-    encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder)
+    encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder, arguments.no_loss)
     keys = [folder.key(shard) for shard in task.shards]
     known = [folder.facts(key) for key in keys]
     task.tokenizer.encode_many([])  # what encoding needs is made here once, and shared by the forked workers
@@ -152,15 +172,33 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
             assembly.add(shard, key, facts)
             resumed += facts == before
             read.update(zip(shard.pieces, facts.digests, strict=True))
+            if key == keys[0] and len(keys) > 1 and (absent := _absent(assembly)):
+                print(f"no document so far has {absent}, which --metadata asks for", file=sys.stderr)
         pair = writer.finish()
-        if pair.documents == 0:
+        bad.empty_files += assembly.files_without_records()
+        _check_loss(arguments, task, assembly.counts)
+        if pair.documents == 0 or _absent(assembly):
             folder.remove()  # it would only be found so again
-            raise _nothing(arguments.inputs, assembly.counts["blank_documents"], bad)
+            blank = assembly.counts["blank_documents"]
+            raise _no_such_key(task, assembly) if pair.documents else bad.nothing(arguments.inputs, blank)
         manifest = _manifest(task, pair, digests.describe(read), dict(assembly.counts), bad.total)
         manifest = replace(manifest, lists=writer.list_digests())
         writer.publish(manifest.to_json())
         folder.remove()
-    return manifest, resumed, bad
+    return manifest, resumed, assembly
+
+
+def _absent(assembly: Assembly) -> str:
+    """The metadata keys that none of the documents has, if there are documents."""
+    documents = assembly.writer.num_documents
+    return ", ".join(repr(key) for key, count in assembly.without.items() if documents and count == documents)
+
+
+def _no_such_key(task: Task, assembly: Assembly) -> Refused:
+    documents = documents_of(task.files, task.reading, BadRecords("skip", None))
+    keys = sorted(next(one for one in documents if not one.is_blank).fields)
+    what = f"no document has {_absent(assembly)}; the first one has: {', '.join(keys[:10])}"
+    return refuse("--metadata", what, "correct the key")
 
 
 @contextmanager
@@ -181,15 +219,10 @@ def _work_in(folder: WorkFolder, keys: Sequence[str]) -> Iterator[None]:
         raise
 
 
-def _nothing(inputs: Sequence[str], blank: int, bad: BadRecords) -> Refused:
-    what = f"no document with text: {blank} blank, {bad.total} bad"
-    return refuse(", ".join(inputs), what, "check --text-key and the files")
-
-
 def _manifest(
     task: Task, facts: PairFacts, sources: tuple[SourceFile, ...], counts: dict[str, int], skipped: int
 ) -> Manifest:
-    names = ("blank_documents", "space_sign_characters", "unknown_tokens", "cut_words")
+    names = ("blank_documents", "characters", "space_sign_characters", "unknown_tokens", "lost_characters", "cut_words")
     return Manifest(
         tokenizer_fingerprint=task.tokenizer.fingerprint,
         vocabulary_size=task.tokenizer.vocab_size,

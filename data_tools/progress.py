@@ -28,6 +28,27 @@ def progress(label: str, total_bytes: int, done_bytes: int = 0) -> Iterator[Tell
 
 
 @contextmanager
+def waiting(label: str) -> Iterator[Callable[[], None]]:
+    """Shows on stderr that work goes on whose end is not known; gives the function that is called now and then."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(label):
+            yield lambda: None
+        return
+    started = last = time.monotonic()
+
+    def tell() -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LINE_SECONDS:
+            last = now
+            print(f"{label}: {(now - started) / 60:.1f} min so far", file=sys.stderr, flush=True)
+
+    yield tell
+
+
+@contextmanager
 def _bar(label: str, total_bytes: int, done_bytes: int) -> Iterator[Tell]:
     # A library that only this needs.
     from rich.console import Console

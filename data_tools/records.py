@@ -6,14 +6,15 @@ several; a `.txt` file is one document.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import unquote
 
 from data_tools.content import MARKS, not_utf8_but
 from data_tools.inputs import compression_of, kind_of
+from data_tools.json_lines import BadRecordError, goes_on, json_kind, json_object
 from data_tools.pieces import Piece
 from data_tools.streams import DamagedStream, TooLong, check_to_its_end, open_stream, read_lines, skip_line
 
@@ -21,6 +22,10 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MOST_NULS = 1 / 4
 """Share of a text file beyond which it is taken for UTF-16 without a mark, whose ASCII is valid UTF-8 with NULs."""
 MIB = 1 << 20
+LOOK_BACK = 64 << 10
+"""Bytes of the line before a piece that are looked at."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""How folders are called that hold the rows without a value."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +37,8 @@ class Reading:
     """
 
     text_keys: tuple[str, ...] = ("text",)
-    metadata_keys: tuple[str, ...] = ()
-    """What else is read where that has to be said beforehand: columns of a `.parquet` file."""
+    metadata_keys: tuple[str, ...] | None = ()
+    """What else is asked for, in the record or in the names of its folders; None for all columns of a `.parquet`."""
     joiner: str = "\n\n"
     longest_bytes: int = 4 * MIB
 
@@ -49,7 +54,9 @@ class Document(NamedTuple):
     raw: bytes
     """the line; empty for other kinds"""
     fields: dict[str, Any]
-    """the whole JSON object, or the row"""
+    """the whole JSON object, or the row, and `of_folder`"""
+    of_folder: dict[str, str | None] = {}  # noqa: RUF012 - never changed
+    """what was asked for and stands not in the record but in the names of its folders"""
 
     @property
     def is_blank(self) -> bool:
@@ -67,31 +74,27 @@ class BadRecord(NamedTuple):
     """how many are lost with it; more for the lines of a damaged archive"""
 
 
-class BadRecordError(ValueError):
-    """Why the record at hand is no document."""
-
-    def __init__(self, kind: str, reason: str):
-        super().__init__(reason)
-        self.kind = kind
-
-
 Advance = Callable[[int], None]
 """Told how many more bytes were read from disk."""
 
 
 def read_documents(piece: Piece, reading: Reading, advance: Advance | None = None) -> Iterator[Document | BadRecord]:
-    """The records of `piece` in order: each a document, or why it is none.
+    """The records of `piece` in order: each a document, or why it is none. A file of no bytes holds no lines or rows.
 
     A file that is damaged ends with a bad record of kind "unreadable"; of one that is compressed nothing else is
     yielded. What is wrong with a whole file is told by its first piece.
     """
     read = {".jsonl": _read_lines, ".txt": _read_whole, ".parquet": _read_rows}[kind_of(piece.path)]
     tell = advance or (lambda amount: None)
+    asked = reading.metadata_keys or ()
+    folder = {name: value for name, value in partition_of(piece.path).items() if name in asked}
+    if kind_of(piece.path) != ".txt" and _is_empty(piece.path):
+        return
     number: int | None = None
     try:
         for record in read(piece, reading, tell):
             number = record.number
-            yield record
+            yield _with_folder(record, folder) if folder and isinstance(record, Document) else record
     except DamagedStream as error:
         reason = f"cannot be read to its end: {error}" if error.kind == "unreadable" else str(error)
         if not piece.start or not error.of_file:
@@ -99,20 +102,42 @@ def read_documents(piece: Piece, reading: Reading, advance: Advance | None = Non
             yield BadRecord(place, error.kind, reason, error.records)
 
 
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False  # whoever opens it will say what is wrong
+
+
+def partition_of(path: Path) -> dict[str, str | None]:
+    """Columns that stand in the names of folders, such as `lang=de/`, as Spark, Hive and Dask write them."""
+    columns = [part.split("=", 1) for part in path.parent.parts if "=" in part.lstrip("=")]
+    return {name: None if value == NO_VALUE else unquote(value) for name, value in columns}
+
+
+def _with_folder(document: Document, folder: dict[str, str | None]) -> Document:
+    lacking = {name: value for name, value in folder.items() if name not in document.fields}
+    return document._replace(fields=document.fields | lacking, of_folder=lacking)
+
+
 def _read_lines(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
     if compression_of(piece.path):
         check_to_its_end(piece.path)
+    is_part = False
     with open_stream(piece.path) as (disk, stream):
         if piece.start:
             # The line that a piece begins inside belongs to the piece before.
             stream.seek(piece.start - 1)
             skip_line(stream)
+            is_part = _goes_on_before(stream)
         plain = stream is disk
         position = reported = disk.tell() if plain else 0
         if plain and piece.end is not None and position >= piece.end:
             return
         for number, line in enumerate(read_lines(stream, reading.longest_bytes), start=1):
-            yield _line_record(number, line, reading)
+            yield _line_record(number, line, reading, is_part)
+            if isinstance(line, bytes) and line.strip():
+                is_part = goes_on(line)
             position = position + (line.bytes if isinstance(line, TooLong) else len(line)) if plain else disk.tell()
             if position != reported:
                 advance(position - reported)
@@ -121,14 +146,23 @@ def _read_lines(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
                 return
 
 
-def _line_record(number: int, line: bytes | TooLong, reading: Reading) -> Document | BadRecord:
+def _goes_on_before(stream: BinaryIO) -> bool:
+    """Whether a value goes on where `stream` stands, at the beginning of a line; of a long line the end must do."""
+    position = stream.tell()
+    stream.seek(max(0, position - LOOK_BACK))
+    before, line_break, line = stream.read(position - stream.tell()).rstrip().rpartition(b"\n")
+    stream.seek(position)
+    return goes_on(line) if line_break or position <= LOOK_BACK else line[-1:] in (b",", b"[", b":")
+
+
+def _line_record(number: int, line: bytes | TooLong, reading: Reading, is_part: bool) -> Document | BadRecord:
     try:
         if isinstance(line, TooLong):
             raise _too_large(line.bytes, reading)
         content = line.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")
         if not content.strip():
             return Document(number, "", 0, line, {})
-        fields = _json_object(content)
+        fields = json_object(_decode(content), (*reading.text_keys, *(reading.metadata_keys or ())), is_part)
         text, size = _join(fields, reading)
         return Document(number, text, size, line, fields)
     except BadRecordError as error:
@@ -146,7 +180,7 @@ def _read_whole(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
                 raise BadRecordError(
                     "not UTF-8", f"{data.count(0)} of {len(data)} bytes are NUL: UTF-16 without a mark?"
                 )
-            yield Document(1, text, len(data.removeprefix(BYTE_ORDER_MARK)), b"", {})
+            yield Document(1, text, len(data.removeprefix(BYTE_ORDER_MARK)), b"", {"text": text})
         except BadRecordError as error:
             yield BadRecord(None, error.kind, str(error))
         advance(piece.path.stat().st_size)
@@ -187,43 +221,16 @@ def _decode(data: bytes) -> str:
         raise BadRecordError("not UTF-8", f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from None
 
 
-def _json_object(line: bytes) -> dict[str, Any]:
-    content = _decode(line)
-    try:
-        record: Any = json.loads(content, object_pairs_hook=_without_duplicates)
-    except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")
-        raise BadRecordError("not JSON", f"not JSON: {what} at column {error.colno}") from None
-    except RecursionError:
-        raise BadRecordError("not JSON", "not usable JSON: nested too deeply") from None
-    except BadRecordError:
-        raise
-    except ValueError as error:
-        # Python refuses to read integers of thousands of digits.
-        raise BadRecordError("not JSON", f"not usable JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise BadRecordError("not an object", f"not a JSON object but a {type(record).__name__}")
-    return record
-
-
-def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a key that comes twice JSON readers keep one text and lose the other without a word."""
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadRecordError("key twice", f"has the key {twice!r} more than once")
-    return record
-
-
 def _join(fields: dict[str, Any], reading: Reading) -> tuple[str, int]:
     """The text of a record and its size in UTF-8."""
     for key in reading.text_keys:
         if key not in fields:
             keys = ", ".join(sorted(fields)[:10]) or "none"
-            raise BadRecordError("no text", f"has no key {key!r} (its keys: {keys})")
+            raise BadRecordError("key missing", f"has no key {key!r} (its keys: {keys})")
+        if fields[key] is None:
+            raise BadRecordError("null", f"the value of {key!r} is null")
         if not isinstance(fields[key], str):
-            raise BadRecordError("no text", f"the value of {key!r} is no string but {_json_kind(fields[key])}")
+            raise BadRecordError("not a string", f"the value of {key!r} is no string but {json_kind(fields[key])}")
     # Parts without text would only leave joiners behind.
     texts = [fields[key] for key in reading.text_keys]
     text = texts[0] if len(texts) == 1 else reading.joiner.join(filter(None, texts))
@@ -233,13 +240,3 @@ def _join(fields: dict[str, Any], reading: Reading) -> tuple[str, int]:
         code = ord(text[error.start])
         what = f"not Unicode text: lone surrogate U+{code:04X} at character {error.start}"
         raise BadRecordError("lone surrogate", what) from None
-
-
-def _json_kind(value: object) -> str:
-    kinds = {type(None): "null", bool: "true or false", dict: "an object", list: "a list"}
-    return kinds.get(type(value), "a number")
-
-
-def is_plain_lines(path: Path) -> bool:
-    """Whether the file can be cut at any line: an uncompressed `.jsonl`."""
-    return kind_of(path) == ".jsonl" and not compression_of(path)

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from attnres_train.data.files import Publication
@@ -32,9 +35,9 @@ from data_tools.records import BYTE_ORDER_MARK, Document
 
 DESCRIPTION = """\
 Divide documents into a training and a validation file, one JSON object a line: lines of .jsonl files as they are,
-other documents as {"text": ...} with what else is kept of a row. NaN and infinities, which JSON has no word for, are
-written as texts. Lines and rows without any text are left out, or kept where they hold other keys; both are counted as
-blank.
+rows of .parquet files with all their columns, .txt files as {"text": ...}. NaN and infinities, which JSON has no word
+for, are written as texts. Lines and rows without any text are left out, or kept where they hold other keys; both are
+counted as blank.
 
 Where a document goes depends on its text and the seed alone: documents with the same text stay together, and
 the order of the inputs, or other documents in them, do not matter. So the share of the validation file is F on
@@ -54,7 +57,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="default: 1")
     parser.add_argument(
-        "--metadata", action="append", metavar="COLUMN", help="keep this column of .parquet files too; may be repeated"
+        "--metadata",
+        action="append",
+        metavar="KEY",
+        help="of .parquet files keep this column and the text alone (default: all); add it to every document where it "
+        "stands in the names of folders (as lang=de/); may be repeated; refused where no document has it",
     )
     add_overwrite_argument(parser)
     return parser
@@ -91,21 +98,27 @@ def split(arguments: argparse.Namespace) -> Report:
     if wrong:
         raise refuse(", ".join(wrong), "is no name for lines of JSON, written plain", "give one that ends in .jsonl")
     bad = bad_records_of(arguments)
+    reading = reading_of(arguments)
+    if arguments.metadata is None:
+        reading = replace(reading, metadata_keys=None)
+    without: Counter[str] = Counter()
     with (
         Publication(outputs, "replace" if arguments.overwrite else "compare") as publication,
         progress("split", inputs.total_bytes) as tell,
     ):
         files = [publication.open(path) for path in outputs]
-        documents, blank = [0, 0], 0
-        for document in documents_of(inputs.files, reading_of(arguments), bad, tell):
+        documents, blank, texts = [0, 0], 0, 0
+        for document in documents_of(inputs.files, reading, bad, tell):
             blank += document.is_blank
+            texts += not document.is_blank
             if document.raw.strip() or document.text:
+                without.update(key for key in arguments.metadata or () if key not in document.fields)
                 side = int(is_for_validation(document.text, arguments.seed, arguments.valid_fraction))
                 files[side].write(_line(document))
                 documents[side] += 1
-        if 0 in documents:
-            counts = f"{documents[0]} documents for training, {documents[1]} for validation"
-            raise refuse("--valid-fraction", f"gives {counts}", "choose another fraction or --seed")
+        if not texts:
+            raise bad.nothing(arguments.inputs, blank)
+        _check_counts(documents, without)
         written = publication.commit()
     return {
         "status": "done" if written else "already done",
@@ -114,17 +127,31 @@ def split(arguments: argparse.Namespace) -> Report:
         "train_documents": documents[0],
         "valid_documents": documents[1],
         "blank_documents": blank,
+        "documents_without": [{"key": key, "documents": count} for key, count in without.items()],
         **bad.report(),
         **inputs.report(),
     }
 
 
+def _check_counts(documents: list[int], without: dict[str, int]) -> None:
+    """Refuse a side without documents, and a key that none of them has."""
+    if absent := [key for key, count in without.items() if count == sum(documents)]:
+        remedy = "correct the key; without --metadata everything is kept"
+        raise refuse("--metadata", f"no document has {', '.join(map(repr, absent))}", remedy)
+    if 0 in documents:
+        counts = f"{documents[0]} documents for training, {documents[1]} for validation"
+        raise refuse("--valid-fraction", f"gives {counts}", "choose another fraction or --seed")
+
+
 def _line(document: Document) -> bytes:
-    """The document as a line: its own, where it has one."""
-    if document.raw:
-        return as_strict(document.raw.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n")) + b"\n"
-    fields = document.fields or {"text": document.text}
-    return dumps(fields, ensure_ascii=False, default=as_text).encode() + b"\n"
+    """The document as a line: its own, where it has one, with what the names of its folders say."""
+    if not document.raw:
+        return dumps(document.fields, ensure_ascii=False, default=as_text).encode() + b"\n"
+    line = as_strict(document.raw.removeprefix(BYTE_ORDER_MARK).rstrip(b"\r\n"))
+    if document.of_folder:
+        more = json.dumps(document.of_folder).encode()
+        line = line.rstrip().removesuffix(b"}") + b", " + more.removeprefix(b"{")
+    return line + b"\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

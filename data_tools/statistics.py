@@ -12,11 +12,16 @@ import numpy.typing as npt
 
 from attnres_train.data.indexed import BLOCK, IndexedReader
 from attnres_train.errors import refuse
+from data_tools.progress import Tell
 
 LARGEST_VOCABULARY = 1 << 24
 """Beyond it counting by id would take more memory than it is worth."""
 
 Counts = npt.NDArray[np.int64]
+
+
+def _nobody(read_bytes: int, tokens: int) -> None:
+    """Is told nothing."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,11 @@ class TokenStatistics:
     repeated_documents: int
 
 
-def token_statistics(reader: IndexedReader) -> TokenStatistics:
-    """Reads every token once; memory grows by 8 bytes a document."""
+def token_statistics(reader: IndexedReader, tell: Tell = _nobody) -> TokenStatistics:
+    """Reads every token once; memory grows by 8 bytes a document. `tell` is told the bytes and tokens so far."""
     counts: Counts = np.zeros(1, dtype=np.int64)
     hashes = array("Q")
+    tokens = 0
     for block in document_blocks(reader):
         counts = _with_counts(counts, block.tokens, reader)
         start = 0
@@ -100,15 +106,19 @@ def token_statistics(reader: IndexedReader) -> TokenStatistics:
             content = block.tokens[start : start + length].tobytes()
             hashes.append(int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()))
             start += length
+        tokens += block.tokens.size
+        tell(tokens * reader.type.itemsize, tokens)
     distinct = np.unique(np.frombuffer(hashes, dtype=np.uint64)).size if hashes else 0
     return TokenStatistics(entropy_nats(counts), int(np.count_nonzero(counts)), len(hashes) - distinct)
 
 
-def unigram_entropy_nats(reader: IndexedReader) -> float:
-    """Entropy of the pair's token frequencies."""
+def unigram_entropy_nats(reader: IndexedReader, tell: Tell = _nobody) -> float:
+    """Entropy of the pair's token frequencies. `tell` is told the bytes and tokens so far."""
     counts: Counts = np.zeros(1, dtype=np.int64)
     for start in range(0, reader.num_tokens, BLOCK):
-        counts = _with_counts(counts, reader.window(start, min(BLOCK, reader.num_tokens - start)), reader)
+        size = min(BLOCK, reader.num_tokens - start)
+        counts = _with_counts(counts, reader.window(start, size), reader)
+        tell((start + size) * reader.type.itemsize, start + size)
     return entropy_nats(counts)
 
 

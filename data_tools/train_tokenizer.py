@@ -13,10 +13,11 @@ from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
+from attnres_train.tokenizer.apart import Apart
 from attnres_train.tokenizer.round_trip import RoundTrip, check_round_trip
 from attnres_train.tokenizer.sampling import Sample
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
-from attnres_train.tokenizer.training import TrainingOptions, smallest_vocabulary, train_model
+from attnres_train.tokenizer.training import TrainingOptions, coverage_advice, smallest_vocabulary, train_model
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.bad_records import BadRecords, documents_of
 from data_tools.command import (
@@ -32,7 +33,7 @@ from data_tools.command import (
     whole_number,
 )
 from data_tools.inputs import Inputs, find_inputs
-from data_tools.progress import progress
+from data_tools.progress import progress, waiting
 from data_tools.records import Reading
 
 DESCRIPTION = """\
@@ -124,24 +125,29 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
     Raises Refused for inputs that do not do, an impossible vocabulary size, and an existing output.
     """
     started = time.monotonic()
-    inputs = find_inputs(arguments.inputs)
-    output = Path(arguments.output)
-    if output.resolve() in {path.resolve() for path in inputs.files}:
-        raise refuse("--output", f"{output} is one of the inputs", "name another file")
     options = TrainingOptions(
         vocab_size=arguments.vocab_size,
         model_type=arguments.model_type,
         character_coverage=arguments.character_coverage,
         split_digits=arguments.split_digits,
     )
+    inputs = find_inputs(arguments.inputs)
+    output = Path(arguments.output)
+    if output.resolve() in {path.resolve() for path in inputs.files}:
+        raise refuse("--output", f"{output} is one of the inputs", "name another file")
     texts = TextStream(inputs, reading_of(arguments), bad_records_of(arguments))
     sample = Sample(arguments.sample_mib << 20, arguments.seed)
     with Publication([output], "replace" if arguments.overwrite else "refuse") as publication:
         for text in texts:
             sample.add(text)
+        if not texts.documents:
+            raise texts.bad.nothing(arguments.inputs, texts.blank_documents)
         used = {"sample_documents": sample.num_documents(), "sample_bytes": sample.num_bytes}
         to_check = sample.part(ROUND_TRIP_BYTES)
-        model = train_model(sample.give(), options)
+        # The trainer hears no signal; a process of its own can be ended.
+        with Apart(lambda: train_model(sample.give(), options)) as training, waiting("train") as tell:
+            sample.drop()
+            model = training.result(tell)
         tokenizer = SentencePieceTokenizer(model, str(output))
         round_trip = check_round_trip(tokenizer, to_check)
         publication.open(output).write(model)
@@ -166,7 +172,15 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         **_round_trip_facts(round_trip),
         **inputs.report(),
         "seconds": time.monotonic() - started,
+        "warnings": list(_warnings(round_trip, coverage_advice(model, to_check))),
     }
+
+
+def _warnings(found: RoundTrip, advice: str | None) -> Iterator[str]:
+    if advice is not None:
+        yield advice
+    if differing := found.differing - found.differing_with_space_sign:
+        yield f"{differing:,} of {found.texts:,} texts do not come back from their tokens"
 
 
 def _round_trip_facts(found: RoundTrip) -> Report:

@@ -36,6 +36,8 @@ class ShardFacts:
     """What a shard gave; `piece_records` are the lines or rows of each of its pieces.
 
     `digests` are of the bytes on disk of each piece, as they were read.
+    `blank` are the first documents without text, each by piece and record; `lost` counts the characters of text that
+    do not come back from the tokens; `without` counts the documents without a key that --metadata asks for.
     `is_whole` is False where the work on it ended at a bad record that the policy does not allow.
     """
 
@@ -48,6 +50,9 @@ class ShardFacts:
     piece_records: tuple[int, ...]
     digests: tuple[str, ...] = ()
     is_whole: bool = True
+    blank: tuple[tuple[int, int], ...] = ()
+    lost: dict[str, int] = field(default_factory=dict)
+    without: dict[str, int] = field(default_factory=dict)
 
 
 class WorkFolder:

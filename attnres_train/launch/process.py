@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import io
 import os
 import resource
 import select
@@ -38,15 +37,6 @@ def parent_has_ended(first_parent: int) -> bool:
     if os.getppid() != 1 or "TORCHELASTIC_RUN_ID" not in os.environ:
         return False
     return b"torch" not in Path("/proc/1/cmdline").read_bytes()
-
-
-def speak_freely() -> None:
-    """Let no letter that the terminal cannot show, and no closed output, end a process that prints."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process lives
-        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def raise_file_limit() -> None:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.launch.commands import Launch, added_environment, command, forwarded
 from attnres_train.launch.facts import has_gpu, version_facts
@@ -38,7 +39,7 @@ from attnres_train.launch.names import (
     wait_for_name,
     who_listens,
 )
-from attnres_train.launch.process import PARENT, end_with_parent, parent_mark, speak_freely
+from attnres_train.launch.process import PARENT, end_with_parent, parent_mark
 from attnres_train.launch.record import JOB, OUTPUT
 from attnres_train.launch.twice import refuse_double_launch
 from attnres_train.launch.watch import Job
@@ -70,7 +71,7 @@ class Stop:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Launch what the command line says and return the exit code."""
-    speak_freely()
+    print_every_character()
     options = _options(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
         end_with_parent()

@@ -43,7 +43,7 @@ def can_cut(specification: Specification) -> NDArray[np.bool_] | None:
     added = [token for token in specification["added_tokens"] if not token["special"]]
     if not (_joins_bytes(specification["model"]) and _splits_as_known(specification["pre_tokenizer"])):
         return None
-    if (specification["normalizer"] or {"type": "NFC"})["type"] != "NFC":
+    if {stage["type"] for stage in _stages(specification["normalizer"], "normalizers")} - {"NFC"}:
         return None
     # These ask what stands beside them, so a cut there could make or unmake them.
     if any(token["rstrip"] or token["single_word"] for token in added):
@@ -61,7 +61,7 @@ def keeps_text(specification: Specification) -> bool:
     stages = _stages(specification["pre_tokenizer"])
     byte_stages = [stage for stage in stages if stage["type"] == "ByteLevel"]
     return (
-        specification["normalizer"] is None
+        not _stages(specification["normalizer"], "normalizers")
         and (specification["decoder"] or {}).get("type") == "ByteLevel"
         and _joins_bytes(model)
         and set(ByteLevel.alphabet()) <= model["vocab"].keys()
@@ -86,10 +86,11 @@ def _joins_bytes(model: Specification) -> bool:
     return model["type"] == "BPE" and not (model["continuing_subword_prefix"] or model["end_of_word_suffix"])
 
 
-def _stages(pre_tokenizer: Specification | None) -> list[Specification]:
-    if pre_tokenizer is None:
+def _stages(part: Specification | None, name: str = "pretokenizers") -> list[Specification]:
+    """The stages of a pre-tokenizer or normalizer; some files have a sequence of none."""
+    if part is None:
         return []
-    return list(pre_tokenizer["pretokenizers"]) if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]
+    return list(part[name]) if part["type"] == "Sequence" else [part]
 
 
 def _splits_as_known(pre_tokenizer: Specification | None) -> bool:

@@ -6,8 +6,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
+from itertools import islice
+from typing import Any
 
 from tokenizers import Regex
 from tokenizers import Tokenizer as Library
@@ -21,6 +24,9 @@ from attnres_train.tokenizer.file_kinds import looks_like_tokenizer_json, what_i
 from attnres_train.tokenizer.protocol import Encoded, joined, listed, require_ids
 from attnres_train.tokenizer.words import WordEncoder
 
+MOST_WRONG = 5
+"""Ids named in a refusal."""
+
 
 class HuggingFaceTokenizer:
     """Text to ids and back with one tokenizer.json, without its truncation, padding, dropout and post-processing.
@@ -32,16 +38,18 @@ class HuggingFaceTokenizer:
     does not say which of its special tokens ends a document. `pad_id` is that of its padding, if it has one.
     `keeps_text` is true for byte-level tokenizers that change nothing; of others it is not known.
 
-    Raises Refused for a file that is no tokenizer.json, and for an `eod_piece` that is no special token.
+    Raises Refused for a file that is no tokenizer.json, for one whose ids the library does not keep, and for an
+    `eod_piece` that is no special token.
     """
 
     def __init__(self, content: bytes, name: str = "tokenizer.json", eod_piece: str | None = None):
         self.name = name
         self.fingerprint = hashlib.sha256(content).hexdigest()
-        _require_tokenizer_json(content, name)
+        stated = _stated(content, name)
         # The library's threads would multiply with the processes that encode, and would not survive a fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self._library = _load(content, name)
+        _require_stated_ids(stated, self._library, name)
         self.pad_id = (self._library.padding or {}).get("pad_id")
         self._library.no_padding()
         # As the library writes it the file has every key, also those that stood for their defaults.
@@ -147,11 +155,39 @@ def _load(content: bytes, name: str) -> Library:
     return library
 
 
-def _require_tokenizer_json(content: bytes, name: str) -> None:
+def _stated(content: bytes, name: str) -> dict[str, Any]:
+    """What the file says. Raises Refused where it is no tokenizer.json."""
     try:
-        found = looks_like_tokenizer_json(json.loads(content))
+        found = json.loads(content)
     except (ValueError, RecursionError):
-        found = False
-    if not found:
+        found = None
+    if not looks_like_tokenizer_json(found):
         remedy = "give the file tokenizer.json of a model, or a sentencepiece model under a name that ends in .model"
         raise refuse(name, f"is not a Hugging Face tokenizer.json: it is {what_it_is(content)}", remedy)
+    return dict(found)
+
+
+def _require_stated_ids(stated: dict[str, Any], library: Library, name: str) -> None:
+    """Refuse a file that states other ids than the library gives, as it numbers added tokens by itself.
+
+    After a hole in the vocabulary, or listed in another order, they would get the ids of others.
+    """
+    if wrong := list(islice(_wrong_ids(stated, library), MOST_WRONG)):
+        remedy = "list the added tokens in the order of their ids, the first after the last one of the vocabulary"
+        raise refuse(name, f"states ids that the library `tokenizers` does not keep: {'; '.join(wrong)}", remedy)
+
+
+def _wrong_ids(stated: dict[str, Any], library: Library) -> Iterator[str]:
+    tokens = [(token["content"], token["id"]) for token in stated["added_tokens"]]
+    if padding := stated.get("padding"):
+        tokens.append((padding["pad_token"], padding["pad_id"]))
+    for token, index in tokens:
+        found = library.token_to_id(token)
+        if found not in (index, None):
+            yield f"{token!r} has id {index} in the file and {found} in the library"
+    owners = defaultdict(list)
+    for token, index in library.get_vocab(with_added_tokens=True).items():
+        owners[index].append(token)
+    for index, held in owners.items():
+        if len(held) > 1:
+            yield f"id {index} is that of " + " and of ".join(map(repr, sorted(held)))

@@ -61,6 +61,10 @@ class Sample:
             texts.append(drawn.text.decode())
         return texts
 
+    def drop(self) -> None:
+        """Let go of the sample."""
+        self._kept.clear()
+
     def give(self) -> Iterator[str]:
         """The sample in the order of the corpus. What is given is no longer kept, so that memory holds it once."""
         self._kept.sort(key=lambda drawn: drawn.number, reverse=True)

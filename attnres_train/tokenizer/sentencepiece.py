@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cached_property, partial
 
+from google.protobuf.message import DecodeError
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # type: ignore[attr-defined]
 
@@ -39,7 +40,10 @@ class SentencePieceTokenizer:
         self._processor = SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
-        except RuntimeError:
+        except RuntimeError as error:
+            if _has_pieces(model):
+                what = f"is a sentencepiece model that the library refuses: {str(error).removeprefix('INTERNAL: ')}"
+                raise refuse(name, what, "mend the model, or give it as it was trained") from None
             raise _not_a_model(name, what_it_is(model)) from None
         self._model = ModelProto.FromString(model)
         self.vocab_size: int = self._processor.vocab_size()
@@ -105,6 +109,13 @@ class SentencePieceTokenizer:
             raise refuse(self.name, what, "name one of them; other pieces can occur in text and so end nothing")
         found: int = self._processor.piece_to_id(piece)
         return found
+
+
+def _has_pieces(model: bytes) -> bool:
+    try:
+        return bool(ModelProto.FromString(model).pieces)
+    except DecodeError:
+        return False
 
 
 def _none_if_absent(piece_id: int) -> int | None:

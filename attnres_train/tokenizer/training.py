@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
@@ -26,14 +27,31 @@ UNUSABLE = re.compile("[\n\0\u2585]+")
 U+2585) for which it would drop the whole line. Both are still encoded, in bytes."""
 
 
+SMALLEST_VOCABULARY = 3 + 256 + 1
+"""The special pieces, the bytes and one character."""
+LARGEST_VOCABULARY = 1 << 24
+"""Far above any in use; near 2^31 the trainer never ends."""
+CROWDED = 1 / 4
+"""Share of single characters in a vocabulary from which on a lower coverage is advised."""
+COVERAGES = (0.9999, 0.9995, 0.999, 0.995, 0.99, 0.98)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """What the trainer is asked for; the defaults keep every character that occurs."""
+    """What the trainer is asked for; the defaults keep every character that occurs.
+
+    Raises Refused for a vocabulary size outside of SMALLEST_VOCABULARY to LARGEST_VOCABULARY.
+    """
 
     vocab_size: int
     model_type: Literal["bpe", "unigram"] = "bpe"
     character_coverage: float = 1.0
     split_digits: bool = False
+
+    def __post_init__(self) -> None:
+        if not SMALLEST_VOCABULARY <= self.vocab_size <= LARGEST_VOCABULARY:
+            what = f"is not from {SMALLEST_VOCABULARY} (special pieces, bytes, a character) to {LARGEST_VOCABULARY:,}"
+            raise refuse(f"vocab size {self.vocab_size}", what, "ask for one between, say 32000")
 
 
 def cut_for_training(text: str) -> Iterator[str]:
@@ -91,6 +109,25 @@ def smallest_vocabulary(model: bytes) -> int:
     return sum(piece.type != piece.NORMAL or len(piece.piece) == 1 for piece in ModelProto.FromString(model).pieces)
 
 
+def coverage_advice(model: bytes, texts: Sequence[str]) -> str | None:
+    """What to do about a vocabulary that single characters crowd, judged by some of its `texts`; None where none do."""
+    pieces = [piece.piece for piece in ModelProto.FromString(model).pieces if piece.type == piece.NORMAL]
+    single = sum(len(piece) == 1 for piece in pieces)
+    vocabulary = len(pieces) + SMALLEST_VOCABULARY - 1
+    if single <= CROWDED * vocabulary or not texts:
+        return None
+    _, counts = np.unique(np.frombuffer("".join(texts).encode("utf-32-le"), "<u4"), return_counts=True)
+    covered = np.sort(counts)[::-1].cumsum() / counts.sum()
+    kept = {share: 1 + int(np.searchsorted(covered, share)) for share in COVERAGES}
+    # The first that frees half of what they take, or the lowest there is.
+    share = next((share for share, count in kept.items() if count <= single / 2), COVERAGES[-1])
+    return (
+        f"{single:,} of {vocabulary:,} pieces are single characters, {len(pieces) - single:,} are longer; "
+        f"--character-coverage {share} would keep about {kept[share]:,} characters and spell the others in bytes, "
+        "or ask for more pieces"
+    )
+
+
 class _Relay:
     """Passes on an iterator, and keeps its exception: the trainer would turn that into text."""
 
@@ -117,7 +154,7 @@ class _Relay:
 def _explain(message: str, options: TrainingOptions, count: int) -> Refused:
     """The trainer's message, in words that say what to do."""
     key = f"vocab size {options.vocab_size}"
-    if count == 0:
+    if count == 0 or "empty()" in message:  # it leaves out carriage returns and what spells its special pieces
         return refuse("training text", "holds no text", "give documents that are not blank")
     if found := re.search(r"set it to a value <= (\d+)", message):
         what = f"the text gives at most {found[1]} pieces"

@@ -125,11 +125,20 @@ def expected(sample: Sample) -> Expected:
     elif content.startswith((b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")) or content.lstrip().startswith(b"<"):
         found = Expected([], 1)
     else:
-        lines = content.split(b"\n")
-        lines = lines if lines[-1] else lines[:-1]
-        found = Expected([text for line in lines if (text := _line_text(line))], len(lines))
+        found = _expected_lines(content)
     # What follows a whole stream and is none is a bad record of its own.
     return replace(found, records=found.records + has_junk if found.records is not None else None)
+
+
+def _expected_lines(content: bytes) -> Expected:
+    lines = content.split(b"\n")
+    lines = lines if lines[-1] else lines[:-1]
+    texts, before = [], b""
+    for line in lines:
+        text = None if _wants_a_value(before) else _line_text(line)
+        texts += [text] if text else []
+        before = line if line.strip() else before
+    return Expected(texts, len(lines))
 
 
 def _text(content: bytes) -> str | None:
@@ -137,25 +146,42 @@ def _text(content: bytes) -> str | None:
         text = content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError:
         return None
-    return text if text.strip() and not content.startswith((b"\xff\xfe", b"\xfe\xff")) else None
+    is_wide = content.startswith((b"\xff\xfe", b"\xfe\xff")) or 4 * content.count(0) > len(content)
+    return text if text.strip() and not is_wide else None
 
 
 def _line_text(line: bytes) -> str | None:
     """The text of a good line that is not blank."""
-    twice = False
+    outermost: list[tuple[str, Any]] = []
 
     def watch(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal twice
-        twice = twice or len(dict(pairs)) < len(pairs)
+        outermost[:] = pairs
         return dict(pairs)
 
     try:
-        record = json.loads(line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode(), object_pairs_hook=watch)
-        text = record["text"]
+        # Only a fault of the text counts; a number of thousands of digits is none.
+        content = line.removeprefix(b"\xef\xbb\xbf").rstrip(b"\r").decode()
+        text = json.loads(content, object_pairs_hook=watch, parse_int=str)["text"]
         text.encode()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return text if text.strip() and not twice else None
+    texts = [value for key, value in outermost if key == "text"]
+    return text if text.strip() and texts == [text] else None
+
+
+def _wants_a_value(line: bytes) -> bool:
+    """Whether `line` is nothing but JSON up to a comma, a colon or an opening bracket that is in no string."""
+    plain, is_string, is_escaped = "", False, False
+    for letter in line.decode("latin-1"):
+        if is_string:
+            is_string, is_escaped = is_escaped or letter != '"', letter == "\\" and not is_escaped
+        else:
+            is_string = letter == '"'
+            plain += "" if is_string else letter
+    if is_string or plain.rstrip(" \t\r\n\v\f")[-1:] not in tuple(",:["):
+        return False
+    rest = plain.replace("true", "").replace("false", "").replace("null", "")
+    return set(rest) <= set("[]{}:,+-.eE0123456789 \t\r\n\v\f")
 
 
 def _expected_rows(content: bytes) -> Expected:

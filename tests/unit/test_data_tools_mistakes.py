@@ -281,7 +281,7 @@ def test_a_text_that_the_tokenizer_refuses_is_named_by_file_and_record(
     Path("b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("a b", "b", "a c", "b c")))
     arguments = ["b.jsonl", "--tokenizer", "words.json", "--eod-piece", "<end>", "--output", "c", "--workers", "1"]
     assert preprocess(arguments) == 2
-    assert "b.jsonl: record 3 of its piece: words.json cannot encode a text" in told(capsys)
+    assert "b.jsonl:3: words.json cannot encode a text" in told(capsys)
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"text": "a"}', '{"text": "a", "other": "%s"}' % ("x" * 3000)])

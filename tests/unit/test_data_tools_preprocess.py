@@ -173,7 +173,7 @@ def test_more_bad_lines_than_allowed_are_refused_at_the_first_too_many(tmp_path:
     [
         ("*.jsonl.gz", "matches no file"),
         ("b.csv", "unknown kind"),
-        ("empty.jsonl", "empty (0 bytes)"),
+        ("empty.jsonl", "no document with text: 0 blank, 0 bad, files that are empty: 1"),
         ("blank.jsonl", "no document with text: 10 blank, 0 bad"),
     ],
 )

@@ -158,15 +158,19 @@ def test_an_odd_gzip_header_is_read(tmp_path: Path) -> None:
         (b"plain words", "not JSON", "not JSON"),
         (b'{"text": "a"}{"text": "b"}', "not JSON", "not JSON: Extra data at column 14"),
         (b'{"text": "unclosed', "not JSON", "not JSON: Unterminated string starting at column 10"),
-        (b'{"text": "a", "id": ' + b"9" * 5000 + b"}", "not JSON", "not usable JSON: Exceeds the limit"),
-        (b'["text"]', "not an object", "not a JSON object but a list"),
-        (b'{"body": "x", "id": 1}', "no text", r"has no key 'text' \(its keys: body, id\)"),
-        (b'{"text": null}', "no text", "no string but null"),
-        (b'{"text": 7}', "no text", "no string but a number"),
+        (b'["text"]', "not an object", "not a JSON object but an array: one object a line is wanted"),
+        (b"null", "not an object", "not a JSON object but null"),
+        (b"7", "not an object", "not a JSON object but a number"),
+        (b'"text"', "not an object", "not a JSON object but a string"),
+        (b'{"body": "x", "id": 1}', "key missing", r"has no key 'text' \(its keys: body, id\)"),
+        (b'{"text": null}', "null", "the value of 'text' is null"),
+        (b'{"text": 7}', "not a string", "no string but a number"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "not a string", "no string but a number"),
+        (b'{"text": ["a"]}', "not a string", "no string but an array"),
         (b'{"text": "a", "text": "b"}', "key twice", "has the key 'text' more than once"),
         (b'{"text": "\xff"}', "not UTF-8", "not UTF-8: byte 10 is 0xff"),
         (b'{"text": "ab\\ud800"}', "lone surrogate", r"lone surrogate U\+D800 at character 2"),
-        (b'{"text": ' + b"[" * 100_000, "not JSON", "nested too deeply"),
+        (b'{"text": ' + b"[" * 100_000 + b"]" * 100_000, "not JSON", "nested too deeply"),
     ],
 )
 def test_a_bad_line_is_named_with_file_number_and_reason(tmp_path: Path, line: bytes, kind: str, reason: str) -> None:
@@ -258,7 +262,7 @@ def test_rows_of_parquet_are_documents_whatever_the_column_is_called_inside(tmp_
     assert [record.number for record in records] == list(range(1, 51))
     assert [getattr(record, "text", None) for record in records] == values
     assert isinstance(records[4], Document) and records[4].fields == {"id": 4, "text": "last"}
-    assert isinstance(records[2], BadRecord) and "no string but null" in records[2].reason
+    assert isinstance(records[2], BadRecord) and "is null" in records[2].reason
     pieces = [Piece(path, 0, 3, 0), Piece(path, 3, 8, 0)]
     joined = [record for piece in pieces for record in read_documents(piece, Reading())]
     assert [getattr(record, "text", None) for record in joined] == values
@@ -290,3 +294,85 @@ def test_skipping_counts_up_to_the_limit_and_refuses_the_next() -> None:
 def test_a_limit_of_zero_allows_none() -> None:
     with pytest.raises(Refused, match="bad record 1"):
         BadRecords("skip", 0).add(SkippedRecord("a.jsonl", 1, "not JSON", "not JSON"))
+
+
+PARTS = {
+    "an array": '[\n{"text": "a"},\n{"text": "b"}\n]\n',
+    "an array with breaks between": '[\n\n{"text": "a"}\n,\n\n{"text": "b"}\n]\n',
+    "an indented record": '{\n  "text": "a",\n  "more": [\n    {"text": "b"}\n  ],\n  "id":\n{"text": "c"}\n}\n',
+    "a record cut within an array": '{"text": "a", "more": [\n{"text": "b"}\n',
+}
+
+
+@pytest.mark.parametrize("what", PARTS)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_no_part_of_a_record_over_several_lines_is_a_document(tmp_path: Path, what: str, ending: str) -> None:
+    path = tmp_path / f"a.jsonl{ending}"
+    whole = ['{"text": "before, [1:"}\n', '{"text": "after"}\n']
+    path.write_bytes(COMPRESSORS[ending](PARTS[what].join(whole).encode()))
+    records = read(path)
+    assert [record.text for record in records if isinstance(record, Document) and not record.is_blank] == [
+        "before, [1:",
+        "after",
+    ]
+    first = next(record for record in records if isinstance(record, BadRecord))
+    assert (first.number, first.kind) == (2, "over several lines")
+    assert "goes on in the next line: one object a line is wanted, as `jq -c .` writes it" in first.reason
+
+
+def test_a_piece_that_begins_within_a_record_gives_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for text in ("short", "x" * 100_000):
+        content = f'[\n{{"text": "{text}"}},\n{{"text": "b"}}\n]\n{{"text": "c"}}\n'
+        path.write_text(content)
+        pieces = [Piece(path, start, len(content), 0) for start in range(1, len(content) - 20, max(1, len(text) // 9))]
+        for piece in [*pieces, Piece(path, content.index('{"text": "b"'), len(content), 0)]:
+            found = [record.text for record in read_documents(piece, Reading()) if isinstance(record, Document)]
+            assert found == ["c"]
+
+
+@pytest.mark.parametrize("line", ["{", "plain words,", '{"text": "a, cut,', "}", '{"text": "cut", "more'])
+def test_a_bad_line_takes_no_good_one_along(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{line}\n{{"text": "good"}}\n')
+    wrong, good = read(path)
+    assert isinstance(wrong, BadRecord) and isinstance(good, Document) and good.text == "good"
+
+
+def test_only_what_is_asked_for_is_judged(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    odd = '{"text": "a", "id": 1, "id": %s, "inner": {"text": 1, "text": 2}, "x": "\\ud800"}' % ("9" * 5000)
+    path.write_text(odd + "\n")
+    (record,) = read(path)
+    assert isinstance(record, Document) and (record.text, str(record.fields["id"])) == ("a", "9" * 5000)
+    (wrong,) = bad(path, Reading(metadata_keys=("id",)))
+    assert (wrong.kind, wrong.reason) == ("key twice", "has the key 'id' more than once")
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("ending", COMPRESSORS)
+def test_a_file_of_no_bytes_holds_nothing_as_an_archive_of_nothing(tmp_path: Path, kind: str, ending: str) -> None:
+    path = tmp_path / f"a{kind}{ending}"
+    path.touch()
+    account = BadRecords("stop", None)
+    assert not list(documents_of([path], Reading(), account)) and account.empty_files == [str(path)]
+    if kind == ".jsonl":
+        path.write_bytes(COMPRESSORS[ending](b""))
+        assert not list(documents_of([path], Reading(), account)) and len(account.empty_files) == 2
+
+
+def test_the_names_of_folders_give_what_is_asked_for_and_the_record_lacks(tmp_path: Path) -> None:
+    folder = tmp_path / "lang=de" / "day=2024%2D05" / "none=__HIVE_DEFAULT_PARTITION__" / "=x"
+    folder.mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"text": "a"}\n{"text": "b", "lang": "fr"}\n')
+    (folder / "a.txt").write_text("c")
+    parquet.write_table(pa.table({"text": ["d"], "id": [1]}), folder / "a.parquet")
+    reading = Reading(metadata_keys=("lang", "day", "none", "id"))
+    rest = {"day": "2024-05", "none": None}
+    a, b = read(folder / "a.jsonl", reading)
+    (c,), (d,) = read(folder / "a.txt", reading), read(folder / "a.parquet", reading)
+    assert isinstance(a, Document) and a.fields == {"text": "a", "lang": "de", **rest}
+    assert isinstance(b, Document) and b.fields == {"text": "b", "lang": "fr", **rest} and b.of_folder == rest
+    assert isinstance(c, Document) and c.fields == {"text": "c", "lang": "de", **rest}
+    assert isinstance(d, Document) and d.fields == {"text": "d", "id": 1, "lang": "de", **rest}
+    assert [getattr(record, "fields", None) for record in read(folder / "a.jsonl")][0] == {"text": "a"}

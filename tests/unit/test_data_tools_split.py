@@ -104,3 +104,40 @@ def test_other_kinds_and_several_files_become_lines_and_bad_records_can_be_skipp
     assert (code, report["skipped_records"]) == (0, 1)
     assert texts == sorted([f"document {i}" for i in range(400)] + rows + ["one document\n of two lines\n"])
     assert json.dumps({"text": "row 7", "id": 7}) in train + valid
+
+
+def test_rows_keep_their_columns_and_what_json_has_no_word_for_is_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns = {"text": [f"row {i}" for i in range(9)], "score": [float("nan"), *range(8)], "url": ["\u00fc"] * 9}
+    parquet.write_table(pa.table(columns), tmp_path / "b.parquet")
+    split(tmp_path, capsys, LINES, str(tmp_path / "b.parquet"))
+    train, valid = sides(tmp_path)
+    assert '{"text": "row 0", "score": "nan", "url": "\u00fc"}' in train + valid
+    split(tmp_path, capsys, LINES, str(tmp_path / "b.parquet"), "--metadata", "url", "--overwrite")
+    train, valid = sides(tmp_path)
+    assert '{"text": "row 0", "url": "\u00fc"}' in train + valid
+
+
+def test_a_key_in_the_name_of_a_folder_is_added_and_one_that_is_nowhere_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lang=de").mkdir()
+    lines = [json.dumps({"text": f"Zeile {i}"}) for i in range(40)]
+    (tmp_path / "lang=de" / "a.jsonl").write_text(" \n".join(lines))
+    arguments = [str(tmp_path / "lang=de"), "--metadata", "lang"]
+    code, report = split(tmp_path, capsys, LINES, *arguments)
+    train, valid = sides(tmp_path)
+    assert code == 0 and report["documents_without"] == [{"key": "lang", "documents": 400}]
+    assert {'{"text": "Zeile 7", "lang": "de"}', LINES[3]} < set(train + valid)
+    code, report = split(tmp_path, capsys, LINES, *arguments, "--metadata", "ulr", "--overwrite")
+    assert code == 2 and report["problems"][0]["message"] == "no document has 'ulr'"
+
+
+def test_nothing_but_empty_and_blank_is_refused_with_the_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty.jsonl.gz").touch()
+    code, report = split(tmp_path, capsys, ["", '{"text": " "}'], str(tmp_path / "empty.jsonl.gz"))
+    told = "no document with text: 2 blank, 0 bad, files that are empty: 1"
+    assert code == 2 and report["problems"][0]["message"] == told

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ import pytest
 from attnres_train.tokenizer.load import load_tokenizer
 from data_tools.train_tokenizer import main
 
+ROOT = Path(__file__).parents[2]
 TEXT = "Each layer reads what the layers before it wrote, and writes what the next will read.\n"
 
 
@@ -62,7 +68,7 @@ def test_a_bad_record_stops_by_default_and_leaves_no_model(tmp_path: Path, capsy
     assert [path.name for path in tmp_path.iterdir()] == ["a.jsonl"]
 
 
-@pytest.mark.parametrize("vocab_size, message", [(50_000, "at most"), (200, "alone are")])
+@pytest.mark.parametrize("vocab_size, message", [(50_000, "at most"), (265, "alone are")])
 def test_an_impossible_vocabulary_size_is_refused_with_the_possible_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], vocab_size: int, message: str
 ) -> None:
@@ -98,3 +104,56 @@ def test_the_report_says_whether_real_text_comes_back(tmp_path: Path, capsys: py
     assert 0 < report["byte_token_share"] < 0.2 and report["unknown_tokens"] == 0
     assert 1.2 < report["characters_per_token"] < report["bytes_per_token"] < 10
     assert 30 < report["pieces_used"] < report["smallest_vocabulary_size"] <= 290
+
+
+@pytest.mark.parametrize("vocab_size", [2, 259, (1 << 24) + 1, 2**31 - 1, 2**31])
+def test_a_vocabulary_size_out_of_range_is_refused_with_the_range_before_anything_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], vocab_size: int
+) -> None:
+    code, report = run(capsys, tmp_path / "absent.txt", "--vocab-size", vocab_size, "--output", tmp_path / "m.model")
+    told = "is not from 260 (special pieces, bytes, a character) to 16,777,216"
+    assert code == 2 and report["problems"][0]["message"] == told
+
+
+def test_text_that_is_not_there_is_told_by_what_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n\n')
+    (tmp_path / "b.jsonl").touch()
+    code, report = run(capsys, tmp_path, "--vocab-size", 290, "--output", tmp_path / "m.model")
+    told = "no document with text: 2 blank, 0 bad, files that are empty: 1"
+    assert code == 2 and report["problems"][0]["message"] == told
+
+
+def test_a_signal_ends_the_training_at_once(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    words = ("".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 12))) for _ in range(300_000))
+    (tmp_path / "a.txt").write_text(" ".join(words))
+    arguments = [tmp_path / "a.txt", "--vocab-size", "100000", "--output", tmp_path / "m.model"]
+    tool = [sys.executable, "-m", "data_tools.train_tokenizer", *arguments]
+    process = subprocess.Popen(tool, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (child := children.read_text().split()):
+        time.sleep(0.05)
+    time.sleep(0.5)  # into the library
+    started = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=20)[1] == "interrupted; nothing was published\n"
+    assert time.monotonic() - started < 2
+    assert process.returncode == 1 and not Path(f"/proc/{child[0]}").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_vocabulary_that_characters_crowd_comes_with_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chance = random.Random(1)
+    common, rare = [chr(0x4E00 + i) for i in range(20)], [chr(0x5E00 + i) for i in range(300)]
+    texts = ["".join(chance.choices(common, k=300)) + rare[i] for i in range(300)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    arguments = [tmp_path / "a.jsonl", "--output", tmp_path / "m.model", "--vocab-size", 700]
+    code, report = run(capsys, *arguments)
+    (advice,) = report["warnings"]
+    assert code == 0 and list(report)[-1] == "warnings"
+    assert advice.startswith("320 of 700 pieces are single characters, 121 are longer; --character-coverage 0.995 ")
+    assert "would keep about 20 characters" in advice
+    code, report = run(capsys, *arguments, "--overwrite", "--character-coverage", 0.995)
+    assert code == 0 and report["warnings"] == []

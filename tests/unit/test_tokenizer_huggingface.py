@@ -114,6 +114,9 @@ def stages(*found: dict[str, Any]) -> dict[str, Any]:
         (byte_level(), True, True),
         (byte_level(normalizer={"type": "NFKC"}), False, False),
         (byte_level(normalizer={"type": "Lowercase"}), False, False),
+        (byte_level(normalizer={"type": "Sequence", "normalizers": []}), True, True),
+        (byte_level(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}]}), True, False),
+        (byte_level(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFD"}]}), False, False),
         (byte_level(pre_tokenizer=None), False, False),
         (byte_level(pre_tokenizer=BYTES), False, True),
         (byte_level(pre_tokenizer=BYTES | {"add_prefix_space": True, "use_regex": True}), False, False),
@@ -194,6 +197,42 @@ def test_the_vocabulary_size_is_above_every_id() -> None:
     gap["model"]["vocab"]["z"] = 99
     tokenizer = HuggingFaceTokenizer(json.dumps(gap).encode())
     assert (tokenizer.vocab_size, tokenizer.encode("z"), tokenizer.unk_id) == (100, [99], 0)
+
+
+def _added(content: str, index: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": index, "content": content, "special": True, **flags}
+
+
+@pytest.mark.parametrize(
+    "added, vocabulary, message",
+    [
+        ([("<x>", 500)], {}, "'<x>' has id 500 in the file and 6 in the library"),
+        (
+            [("<x>", 7), ("<y>", 6)],
+            {},
+            "'<x>' has id 7 in the file and 6 in the library; '<y>' has id 6 in the file and 7",
+        ),
+        ([("a", 9)], {}, "'a' has id 9 in the file and 2 in the library"),
+        ([("<x>", 7)], {"z": 7}, "id 7 is that of '<x>' and of 'z'"),
+        ([("<x>", 6)], {"z": 2}, "id 2 is that of 'a' and of 'z'"),
+    ],
+)
+def test_ids_that_the_library_does_not_keep_are_refused(
+    added: list[tuple[str, int]], vocabulary: dict[str, int], message: str
+) -> None:
+    stated = json.loads(word_level("<eod>"))
+    stated["model"]["vocab"] |= vocabulary
+    stated["added_tokens"] += [_added(*token) for token in added]
+    with pytest.raises(Refused, match=message):
+        HuggingFaceTokenizer(json.dumps(stated).encode(), "t.json")
+
+
+def test_padding_under_another_id_than_its_token_has_is_refused() -> None:
+    padding = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_type_id": 0}
+    stated = json.loads(byte_level()) | {"padding": padding | {"pad_id": 0, "pad_token": "<pad>"}}
+    with pytest.raises(Refused, match="'<pad>' has id 0 in the file and 1 in the library"):
+        HuggingFaceTokenizer(json.dumps(stated).encode())
 
 
 @pytest.mark.parametrize("ids", [[-1], [5, 5000]])

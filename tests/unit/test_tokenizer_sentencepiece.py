@@ -8,6 +8,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
 from attnres_train.errors import Refused
 from attnres_train.tokenizer.huggingface import HuggingFaceTokenizer
@@ -71,6 +72,15 @@ def test_a_model_that_was_cut_short_is_refused() -> None:
     model = train_model(TEXTS, TrainingOptions(vocab_size=290))
     with pytest.raises(Refused, match="cut short"):
         SentencePieceTokenizer(model[: len(model) // 2])
+
+
+@pytest.mark.parametrize("piece, reason", [("a\0b", "must not include null"), ("", "must not be empty")])
+def test_a_model_that_the_library_refuses_is_told_by_its_reason(piece: str, reason: str) -> None:
+    """As scripts write them that add pieces to a model (google/sentencepiece#1308)."""
+    model = ModelProto.FromString(train_model(TEXTS, TrainingOptions(vocab_size=290)))
+    model.pieces[-1].piece = piece
+    with pytest.raises(Refused, match=f"m.model: is a sentencepiece model that the library refuses: piece {reason}"):
+        SentencePieceTokenizer(model.SerializeToString(), "m.model")
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:

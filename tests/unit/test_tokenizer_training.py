@@ -120,6 +120,7 @@ def test_the_characters_the_trainer_would_drop_a_line_for_are_cut_around() -> No
     [
         ([], 300, "no text"),
         (["\n\n", ""], 300, "no text"),
+        (["\r\r\r"], 300, "no text"),
         (["few words"], 5000, "at most"),
         (PROSE, 260, "alone are"),
     ],
