@@ -148,7 +148,7 @@ def run_tool(
     previous = [signal.signal(number, signal.default_int_handler) for number in signals]
     try:
         report = tool(arguments)
-        text = dumps(report, ensure_ascii=False) if arguments.json else "\n".join((show or report_lines)(report))
+        text = dumps(report) if arguments.json else "\n".join((show or report_lines)(report))
         code, words = ExitCode.DONE, ""
     except Refused as refused:
         code, words = ExitCode.REFUSED, f"refused:\n{refused}"

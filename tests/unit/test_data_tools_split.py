@@ -113,7 +113,7 @@ def test_rows_keep_their_columns_and_what_json_has_no_word_for_is_text(
     parquet.write_table(pa.table(columns), tmp_path / "b.parquet")
     split(tmp_path, capsys, LINES, str(tmp_path / "b.parquet"))
     train, valid = sides(tmp_path)
-    assert '{"text": "row 0", "score": "nan", "url": "\u00fc"}' in train + valid
+    assert '{"text": "row 0", "score": "NaN", "url": "\u00fc"}' in train + valid
     split(tmp_path, capsys, LINES, str(tmp_path / "b.parquet"), "--metadata", "url", "--overwrite")
     train, valid = sides(tmp_path)
     assert '{"text": "row 0", "url": "\u00fc"}' in train + valid
