@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from data_tools.inputs import compression_of
+from data_tools.json_lines import KEY_MISSING
 from data_tools.pieces import Piece
 from data_tools.streams import READ_BYTES, DamagedStream, open_seekable
 
@@ -76,7 +77,7 @@ def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], other
     for name in (*text_columns, *others):
         if name not in schema.names:
             columns = ", ".join(schema.names[:10]) or "none"
-            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "key missing")
+            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", KEY_MISSING)
         if schema.names.count(name) > 1:
             raise DamagedStream(f"has more than one column {name!r}", "key twice")
     for name in text_columns:
