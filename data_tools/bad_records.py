@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from attnres_train.errors import Refused, refuse
+from data_tools.json_lines import KEY_MISSING
 from data_tools.pieces import Piece
 from data_tools.progress import Tell
 from data_tools.records import BadRecord, Document, Reading, read_documents
@@ -93,7 +94,9 @@ class BadRecords:
 
     def _refuse(self, bad: SkippedRecord) -> Refused:
         if self.policy == "stop":
-            return refuse(bad.place, bad.reason, "mend the record, or pass --bad-records skip")
+            remedy = "mend the record, or pass --bad-records skip"
+            key_remedy = f"name the key with --text-key, {remedy}"
+            return refuse(bad.place, bad.reason, key_remedy if bad.kind == KEY_MISSING else remedy)
         what = f"{bad.reason}; this is bad record {self.total}, --max-bad allows {self.max_bad}"
         return refuse(bad.place, what, "mend the records, or raise --max-bad")
 

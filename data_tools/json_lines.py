@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +14,9 @@ STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 STRUCTURE = re.compile(rb"(?:[\[\]{}:,\s\d.eE+-]|true|false|null)*")
 """All that JSON has outside of strings."""
 ONE_A_LINE = "one object a line is wanted, as `jq -c .` writes it, or `jq -c '.[]'` the elements of an array"
+
+KEY_MISSING = "key missing"
+"""The kind of a record, or a whole file of rows, that has no text under the key asked for."""
 
 
 class BadRecordError(ValueError):
@@ -81,6 +85,16 @@ def goes_on(line: bytes, after: bytes = b",[:") -> bool:
     """
     line = line.rstrip()
     return line[-1:] != b"" and line[-1:] in after and STRUCTURE.fullmatch(STRING.sub(b"0", line)) is not None
+
+
+def lookalike(key: str, fields: Iterable[str]) -> str:
+    """In words, the one of `fields` that is `key` but for capitals, spaces, or how its letters are composed."""
+
+    def folded(name: str) -> str:
+        return unicodedata.normalize("NFKC", name).casefold().strip()
+
+    found = next((name for name in fields if folded(name) == folded(key)), None)
+    return "" if found is None else f"; is {found!a} meant?"
 
 
 def json_kind(value: object) -> str:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from data_tools.inputs import compression_of
+from data_tools.json_lines import KEY_MISSING
 from data_tools.parquet_pages import first_byte, pages_of
 from data_tools.pieces import MIB, Piece
 from data_tools.streams import READ_BYTES, DamagedStream, TooLong, is_damage, open_seekable
@@ -150,7 +151,7 @@ def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], other
     for name in (*text_columns, *others):
         if name not in schema.names:
             columns = ", ".join(schema.names[:10]) or "none"
-            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", "key missing", of_file=True)
+            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", KEY_MISSING, of_file=True)
         if schema.names.count(name) > 1:
             raise DamagedStream(f"has more than one column {name!r}", "key twice", of_file=True)
     for name in text_columns:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from data_tools.content import MARKS, not_utf8_but
 from data_tools.inputs import compression_of, kind_of
-from data_tools.json_lines import BadRecordError, goes_on, json_kind, json_object
+from data_tools.json_lines import KEY_MISSING, BadRecordError, goes_on, json_kind, json_object, lookalike
 from data_tools.pieces import Piece
 from data_tools.streams import DamagedStream, TooLong, check_to_its_end, open_stream, read_lines, skip_line
 
@@ -226,7 +226,7 @@ def _join(fields: dict[str, Any], reading: Reading) -> tuple[str, int]:
     for key in reading.text_keys:
         if key not in fields:
             keys = ", ".join(sorted(fields)[:10]) or "none"
-            raise BadRecordError("key missing", f"has no key {key!r} (its keys: {keys})")
+            raise BadRecordError(KEY_MISSING, f"has no key {key!r} (its keys: {keys}{lookalike(key, fields)})")
         if fields[key] is None:
             raise BadRecordError("null", f"the value of {key!r} is null")
         if not isinstance(fields[key], str):

@@ -161,9 +161,10 @@ def _reading(manifest: Manifest) -> Reading:
     options = manifest.options
     # Version 1 of the manifest had one key, under another name.
     keys = options.get("text_keys", [str(options.get("text_key", "text"))])
-    longest, joiner = options.get("longest_mib"), options.get("joiner")
+    longest, joiner, metadata = options.get("longest_mib"), options.get("joiner"), options.get("metadata")
     return Reading(
         tuple(map(str, keys)) if isinstance(keys, list) else ("text",),
+        metadata_keys=tuple(map(str, metadata)) if isinstance(metadata, list) else (),
         joiner=joiner if isinstance(joiner, str) else "\n\n",
         longest_bytes=longest * MIB if isinstance(longest, int) else Reading().longest_bytes,
     )

@@ -163,6 +163,7 @@ def test_an_odd_gzip_header_is_read(tmp_path: Path) -> None:
         (b"7", "not an object", "not a JSON object but a number"),
         (b'"text"', "not an object", "not a JSON object but a string"),
         (b'{"body": "x", "id": 1}', "key missing", r"has no key 'text' \(its keys: body, id\)"),
+        (b'{" Text": "x"}', "key missing", r"its keys:  Text; is ' Text' meant\?\)[^$]*name the key with --text-key"),
         (b'{"text": null}', "null", "the value of 'text' is null"),
         (b'{"text": 7}', "not a string", "no string but a number"),
         (b'{"text": ' + b"9" * 5000 + b"}", "not a string", "no string but a number"),
@@ -376,3 +377,9 @@ def test_the_names_of_folders_give_what_is_asked_for_and_the_record_lacks(tmp_pa
     assert isinstance(c, Document) and c.fields == {"text": "c", "lang": "de", **rest}
     assert isinstance(d, Document) and d.fields == {"text": "d", "id": 1, "lang": "de", **rest}
     assert [getattr(record, "fields", None) for record in read(folder / "a.jsonl")][0] == {"text": "a"}
+
+
+def test_a_key_whose_letters_are_composed_otherwise_is_named_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"U\u0308ber": "x"}\n')
+    assert bad(path, Reading(("\u00dcber",)))[0].reason.endswith(r"; is 'U\u0308ber' meant?)")

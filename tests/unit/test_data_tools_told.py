@@ -21,6 +21,7 @@ from data_tools.command import report_lines
 from data_tools.inspect import main as inspect
 from data_tools.inspect import show
 from data_tools.preprocess import main
+from data_tools.verify import main as verify
 from tests.unit.config_files import write as write_config
 from tests.unit.tokenizer_models import bare_model
 
@@ -68,6 +69,13 @@ def test_documents_without_a_metadata_key_are_counted(here: Path, capsys: pytest
     assert code == 0 and report["documents_without"] == [{"key": "url", "documents": 1}]
     lines = [json.loads(line)["metadata"] for line in Path("c.metadata.ndjson").read_text().splitlines()]
     assert lines == [{"url": url, "lang": "de"} for url in ("u", None, None)]
+
+
+def test_verify_judges_what_preprocessing_judged(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b", "id": 2, "id": 3}\n')
+    code, report = preprocess(capsys, "a.jsonl", "--metadata", "id", "--bad-records", "skip")
+    assert (code, report["documents"], report["skipped_records"]) == (0, 1, 1)
+    assert verify(["c", "--tokenizer", "m.model", "--text", "--workers", "1"]) == 0
 
 
 def test_a_key_that_the_first_shard_lacks_is_warned_of_early(
