@@ -188,6 +188,15 @@ def test_without_a_gpu_torch_comes_without_cuda_where_the_registry_has_it(checko
     assert checkout.asked_of_pip()[0].endswith(f"-e . {pinned}+cpu")
 
 
+def test_where_there_is_a_gpu_the_build_for_cpus_is_told_of(checkout: Checkout) -> None:
+    """A folder that machines share is made on one without a GPU."""
+    checkout.python()
+    checkout.run()
+    (checkout.venv / "lib/python3.12/site-packages/torch-2.13.0+cpu.dist-info").mkdir(parents=True)
+    assert checkout.run("has_gpu() { false; }; ensure_environment") == "code 0"
+    assert "is the build for CPUs" in checkout.run("has_gpu() { true; }; ensure_environment")
+
+
 @pytest.mark.parametrize("gpu", ["true", "false"])
 def test_gigabytes_are_announced_before_they_come(gpu: str, checkout: Checkout) -> None:
     checkout.python()
