@@ -67,7 +67,7 @@ check() {
         say "not tried on Python $version: its packages could not be had in time"
         return 0
     fi
-    export ATTNRES_VENV=$VENV
+    local -x ATTNRES_VENV=$VENV
     if [ -n "$smoke" ]; then smoke; else tests/run.sh ${arguments[@]+"${arguments[@]}"}; fi
 }
 
