@@ -5,6 +5,7 @@ A stand-in for Python plays `-m venv` and pip; what pip was asked is in `pip.log
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -268,6 +269,16 @@ def test_the_smoke_takes_one_python_that_is_not_the_environment_s(checkout: Chec
     assert versions(checkout, "--smoke").endswith("passed on Python 3.13\ncode 0")
     assert [line.split()[0] for line in ran(checkout)] == ["run.sh", "quickstart.sh", "torchrun.sh", "deepspeed.sh"]
     assert "failed on Python 3.12\ncode 1" in versions(checkout, "--smoke", "--only", "3.12")
+
+
+def test_what_the_smoke_names_is_there() -> None:
+    script = (ROOT / "tests/versions.sh").read_text(encoding="utf-8")
+    named = re.findall(r"(tests/\w+/\w+\.py)(?:::(\w+))?", script)
+    assert len(named) == 7
+    for path, function in named:
+        assert f"def {function}" in (ROOT / path).read_text(encoding="utf-8"), path
+    layouts = (ROOT / "tests/distributed/test_layouts.py").read_text(encoding="utf-8")
+    assert all(f'"{name}"' in layouts for name in re.findall(r"\$\{LAYOUTS\}\[(.*?)\]", script))
 
 
 def test_a_smoke_whose_packages_cannot_be_had_says_so_and_passes(checkout: Checkout) -> None:
