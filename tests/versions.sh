@@ -19,7 +19,7 @@ TEXT
 
 unset ATTNRES_VENV # what makes an environment of its own does not take the caller's
 source "$(dirname "${BASH_SOURCE[0]}")/../launch/environment.sh"
-VERSIONS=(3.14 3.11 3.12 3.13) # the last is smoked first: megatron-core has no wheel for 3.14 yet
+VERSIONS=(3.14 3.11 3.12 3.13) # the smoke takes the last there is; 3.14 was never tried
 LAYOUTS=tests/distributed/test_layouts.py::test_layout_trains_to_the_numbers_of_one_process
 SMOKE=(
     tests/unit/test_megatron_seams.py tests/unit/test_deepspeed_seams.py tests/distributed/test_grid.py
@@ -36,7 +36,7 @@ interpreter() {
             "$candidate" -c 'import sys; print(sys.executable)' # not pyenv's stand-in for it
             return
         fi
-    done < <(type -aP "python$1"; printf '%s\n' "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python)
+    done < <(type -aP "python$1"; printf '%s\n' "${PYENV_ROOT:-${HOME:-}/.pyenv}/versions/$1".*/bin/python)
 }
 
 # The environment of the Python $1, in a process of its own: what is refused there is not the end here.
@@ -67,7 +67,7 @@ check() {
         say "not tried on Python $version: its packages could not be had in time"
         return 0
     fi
-    export ATTNRES_VENV=$VENV
+    local -x ATTNRES_VENV=$VENV
     if [ -n "$smoke" ]; then smoke; else tests/run.sh ${arguments[@]+"${arguments[@]}"}; fi
 }
 

@@ -79,9 +79,13 @@ class ChecksumWriter(io.RawIOBase):
     def fileno(self) -> int:
         return self._file.fileno()
 
-    def let_go(self) -> None:
-        """End the thread that sums."""
+    def close(self) -> None:
+        """End the thread that sums; to be called while the file is open, which its opener closes.
+
+        What nobody closes Python flushes when it is collected, and 3.13 prints that this failed.
+        """
         self._helper.shutdown()
+        super().close()
 
     @property
     def record(self) -> FileRecord:
@@ -100,4 +104,4 @@ def written(path: Path) -> Iterator[ChecksumWriter]:
                 raise writer.failure from None
             raise
         finally:
-            writer.let_go()
+            writer.close()

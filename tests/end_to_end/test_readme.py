@@ -7,6 +7,7 @@ import os
 import random
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_your_own_run(write_config: Callable[..., Path], tmp_path: Path) -> None
     for large, small in SMALLER.items():
         assert any(large in command for command in commands), large
         commands = [command.replace(large, small) for command in commands]
-    environment = {**os.environ, "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}"}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     for command in commands:
         command = command.replace("./launch/", f"{ROOT}/launch/")
         done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)

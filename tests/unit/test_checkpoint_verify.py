@@ -181,6 +181,13 @@ def test_a_write_that_the_kernel_takes_in_parts_is_completed() -> None:
     assert slow.taken == b"1234567890" and writer.record == expected_record(b"1234567890")
 
 
+def test_a_writer_is_closed_before_its_file(tmp_path: Path) -> None:
+    """Else Python 3.13 prints a traceback for every checkpoint."""
+    with written(tmp_path / "file") as file:
+        file.write(b"abc")
+    assert file.closed and file.record == record_of(tmp_path / "file")
+
+
 def write_and_say_something_else(file: ChecksumWriter) -> None:
     """What torch's zip writer does with a callback that fails, depending on where it is."""
     with suppress(OSError):

@@ -5,6 +5,7 @@ A stand-in for Python plays `-m venv` and pip; what pip was asked is in `pip.log
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ STAND_IN = """#!/bin/bash
 venv=$(dirname "$(dirname "$0")") world={world}
 case "$*" in
 -) cat >/dev/null; cat "$0.objection" 2>/dev/null; exit 0 ;;
+"-c import sys; print(sys.executable)") echo "$0" ;;
 --version) echo "Python 3.12.1" ;;
 *"version_info[:2])"*) echo "${{0##*python}}" | grep . || cat "$venv/version" ;;
 "-m venv "*)
@@ -33,7 +35,7 @@ case "$*" in
 *) exit 1 ;;
 esac
 """
-TOOLS = "bash cat cksum cp dirname env find flock grep head mkdir realpath rm sed tail touch".split()
+TOOLS = "bash cat cksum cp dirname env find flock grep head mkdir realpath rm sed tail timeout touch".split()
 
 
 class Checkout:
@@ -42,7 +44,8 @@ class Checkout:
     def __init__(self, folder: Path):
         self.root = folder / "a checkout"
         (self.root / "launch").mkdir(parents=True)
-        for name in ("launch/environment.sh", "pyproject.toml", "constraints.txt"):
+        (self.root / "tests").mkdir()
+        for name in ("launch/environment.sh", "tests/versions.sh", "pyproject.toml", "constraints.txt"):
             shutil.copy(ROOT / name, self.root / name)
         self.bin = folder / "bin"
         self.bin.mkdir()
@@ -188,6 +191,15 @@ def test_without_a_gpu_torch_comes_without_cuda_where_the_registry_has_it(checko
     assert checkout.asked_of_pip()[0].endswith(f"-e . {pinned}+cpu")
 
 
+def test_where_there_is_a_gpu_the_build_for_cpus_is_told_of(checkout: Checkout) -> None:
+    """A folder that machines share is made on one without a GPU."""
+    checkout.python()
+    checkout.run()
+    (checkout.venv / "lib/python3.12/site-packages/torch-2.13.0+cpu.dist-info").mkdir(parents=True)
+    assert checkout.run("has_gpu() { false; }; ensure_environment") == "code 0"
+    assert "is the build for CPUs" in checkout.run("has_gpu() { true; }; ensure_environment")
+
+
 @pytest.mark.parametrize("gpu", ["true", "false"])
 def test_gigabytes_are_announced_before_they_come(gpu: str, checkout: Checkout) -> None:
     checkout.python()
@@ -219,3 +231,59 @@ def test_why_pip_failed_is_told_with_the_remedy(log: str, told: str, checkout: C
     assert told in said.split("refused: ")[1] and said.endswith("code 2")
     (checkout.root / "pip-fails").unlink()
     assert checkout.run().endswith("code 0")
+
+
+def versions(checkout: Checkout, *options: str, **environment: str) -> str:
+    """What tests/versions.sh says where a suite notes its environment in `ran` and fails on Python 3.12."""
+    for name in ("tests/run.sh", "launch/quickstart.sh", "launch/torchrun.sh", "launch/deepspeed.sh"):
+        script = checkout.root / name
+        script.write_text(
+            '#!/bin/bash\necho "${0##*/} ${ATTNRES_VENV##*/} $1" >>ran; [ "${ATTNRES_VENV##*/}" != 3.12 ]\n'
+        )
+        script.chmod(0o755)
+    return checkout.run(f'bash "{checkout.root}/tests/versions.sh" {" ".join(options)}', **environment)
+
+
+def ran(checkout: Checkout) -> list[str]:
+    return (checkout.root / "ran").read_text().splitlines()
+
+
+def test_the_suite_runs_on_every_python_there_is(checkout: Checkout) -> None:
+    for name in ("python3.11", "python3.12", "python3.13"):
+        checkout.python(name)
+    checkout.python("python3.14", objection="lacks venv")
+    said = versions(checkout, "tests/unit")
+    assert "Python 3.14: not on this machine" in said and f"Python 3.12: {checkout.bin}/python3.12" in said
+    assert ran(checkout) == [f"run.sh {version} tests/unit" for version in ("3.11", "3.12", "3.13")]
+    assert "failed on Python 3.12\n" in said and said.endswith("code 1")
+    assert "passed on Python 3.13\ncode 0" in versions(checkout, "--only", "3.13")
+    assert "there is no Python 3.14 on this machine\ncode 2" in versions(checkout, "--only", "3.14")
+
+
+def test_the_smoke_takes_one_python_that_is_not_the_environment_s(checkout: Checkout) -> None:
+    checkout.python("python3.11")
+    checkout.run()
+    assert "no smoke: there is no Python beside that of .venv (3.11)\ncode 0" in versions(checkout, "--smoke")
+    for name in ("python3.12", "python3.13"):
+        checkout.python(name)
+    assert versions(checkout, "--smoke").endswith("passed on Python 3.13\ncode 0")
+    assert [line.split()[0] for line in ran(checkout)] == ["run.sh", "quickstart.sh", "torchrun.sh", "deepspeed.sh"]
+    assert "failed on Python 3.12\ncode 1" in versions(checkout, "--smoke", "--only", "3.12")
+
+
+def test_what_the_smoke_names_is_there() -> None:
+    script = (ROOT / "tests/versions.sh").read_text(encoding="utf-8")
+    named = re.findall(r"(tests/\w+/\w+\.py)(?:::(\w+))?", script)
+    assert len(named) == 7
+    for path, function in named:
+        assert f"def {function}" in (ROOT / path).read_text(encoding="utf-8"), path
+    layouts = (ROOT / "tests/distributed/test_layouts.py").read_text(encoding="utf-8")
+    assert all(f'"{name}"' in layouts for name in re.findall(r"\$\{LAYOUTS\}\[(.*?)\]", script))
+
+
+def test_a_smoke_whose_packages_cannot_be_had_says_so_and_passes(checkout: Checkout) -> None:
+    checkout.python("python3.13")
+    (checkout.root / "pip-fails").write_text("WARNING: Retrying after connection broken\n")
+    assert "not tried on Python 3.13" in (said := versions(checkout, "--smoke")) and said.endswith("code 0")
+    (checkout.root / "pip-fails").write_text("ERROR: No matching distribution found for torch\n")
+    assert versions(checkout, "--smoke").endswith("failed on Python 3.13\ncode 1")

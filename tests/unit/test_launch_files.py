@@ -156,5 +156,6 @@ def test_the_lock_holds_every_dependency_at_the_tested_version() -> None:
     for name in re.findall(r'^\s+"([A-Za-z0-9_.-]+)', wanted.group(1), re.MULTILINE):
         assert re.sub(r"[-_.]+", "-", name) in locked, name
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        if found := re.match(r"([\w.-]+)==([\w.]+)", line):
+        found = re.match(r"([\w.-]+)==([\w.]+)", line)
+        if found and "python_version >=" not in line:  # the images have one lock for 3.11 and 3.12
             assert locked[re.sub(r"[-_.]+", "-", found[1])] == found[2], line
