@@ -53,7 +53,8 @@ class Corpora:
         return notes + [str(shortfall) for data in self.valid.values() for shortfall in data.shortfalls]
 
     def _all(self) -> list[Corpus]:
-        return [corpus for data in (self.train, *self.valid.values()) for corpus in data.corpora.values()]
+        of_sets = [corpus for data in self.valid.values() for corpus in data.corpora.values()]
+        return [*self.train.corpora.values(), *of_sets]
 
 
 def open_corpora(config: RunConfig) -> Corpora:

@@ -25,7 +25,7 @@ class LossSum(NamedTuple):
 
 def added(one: Mapping[str, LossSum], other: Mapping[str, LossSum]) -> dict[str, LossSum]:
     """Sums by name; a name that one side lacks counts as nothing there."""
-    return {name: one.get(name, LossSum()).plus(other.get(name, LossSum())) for name in one | other}
+    return {name: one.get(name, LossSum()).plus(other.get(name, LossSum())) for name in {**one, **other}}
 
 
 @dataclass(frozen=True)

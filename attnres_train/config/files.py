@@ -30,7 +30,10 @@ def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
 
 
 def check_resume(config: RunConfig, config_path: str | Path) -> list[Problem]:
-    """What keeps `config` from going on from its newest checkpoint, as far as it can be told without a model."""
+    """What keeps `config` from going on from its newest checkpoint: its data, its tokenizer, or that nothing is left.
+
+    Nothing where the model is another one, too: the resume knows its tensors, and tells all differences at once.
+    """
     folder = run_folder(config, config_path)
     try:
         newest = next(iter(candidates(config.checkpoint.resume, folder)), None)
@@ -46,6 +49,8 @@ def check_resume(config: RunConfig, config_path: str | Path) -> list[Problem]:
     settings = config_values(config, all_keys())
     fingerprints = open_corpora(config).fingerprints(manifest.draw_of_data(config.training.seed))
     found = differences_but_for_tensors(manifest, fingerprints, settings)
+    if any(one.allowed_as == "settings" for one in found):
+        return []
     refused = [one.problem for one in found if one.allowed_as not in config.checkpoint.allow]
     return [*nothing_to_train(manifest, settings), *refused]
 

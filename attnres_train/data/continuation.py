@@ -72,6 +72,8 @@ def other_bytes(
         )
         if now is None or len(held) != 4 or len(holds) != 4 or held[0] != holds[0]:
             continue
+        if was and fingerprints_were.get(f"source {was[0]}") != fingerprints_are.get(f"source {now[0]}"):
+            continue  # `what_changed` has it
         parts = ("the lengths of its documents", "tokens at places that were drawn", "a token anywhere")
         pairs = zip(parts, held[1:], holds[1:], strict=True)
         if changed := [what for what, one, other in pairs if one and other and one != other]:

@@ -53,7 +53,9 @@ def train_and_evaluate(config: RunConfig) -> Outcome:
         loss, norm, _ = step_tiny(parts, config, grid, step)
         losses.append(loss)
         norms.append(norm)
-        valid.append(evaluate(parts, ValidationSamples(), MICRO_BATCH))  # type: ignore[arg-type]
+        found = evaluate(parts, {"": ValidationSamples()}, MICRO_BATCH, lambda: False)  # type: ignore[dict-item]
+        assert found.losses is not None
+        valid.append(found.losses[""].mean)
         gradients = whole_tensors(parts.engine.parameters(), parts.engine.pre_clip, grid)
     return Outcome(losses, norms, valid, gradients)
 

@@ -168,7 +168,7 @@ def loss_sums() -> tuple[float, float, float]:
             apart = Documents.of(batch.segments_BT, grid.device)
             chunk.module.set_input_tensor([None])
             expected += (chunk(batch.tokens_BT, batch.labels_BT, apart) * batch.loss_mask_BT).sum().item()
-    return totals.loss_sum, expected, totals_crossing.loss_sum
+    return totals.whole.loss, expected, totals_crossing.whole.loss
 
 
 def test_the_schedule_hands_every_micro_batch_its_documents() -> None:

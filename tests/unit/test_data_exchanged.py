@@ -185,6 +185,8 @@ def test_check_holds_the_data_and_the_steps_against_the_newest_checkpoint(pairs:
     assert [problem.key for problem in check_resume(config(pairs), "run.toml")] == ["b"]
     assert check_resume(config(pairs, checkpoint__allow='["data"]'), "run.toml") == []
     assert check_resume(config(pairs, checkpoint__resume="never"), "run.toml") == []
+    another_model = config(pairs, residual__block_size=1)
+    assert check_resume(another_model, "run.toml") == [], "the resume tells all differences at once"
     with pytest.raises(Refused, match="training.steps: 9, but the checkpoint is at step 10 already"):
         load_checked(
             pairs / "run.toml",

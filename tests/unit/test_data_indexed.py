@@ -184,3 +184,17 @@ def test_a_prefix_with_an_ending_is_refused_saying_so(tmp_path: Path) -> None:
     write(tmp_path / "c")
     with pytest.raises(Refused, match="without the ending"):
         IndexedReader(tmp_path / "c.bin")
+
+
+def test_a_token_file_that_is_cut_while_it_is_open_is_refused_in_words(tmp_path: Path) -> None:
+    """Through a map the same read would end the process by SIGBUS."""
+    with IndexedWriter(tmp_path / "c", 320) as writer:
+        writer.add_documents(np.arange(300), np.array([300]))
+        writer.finish()
+        writer.publish()
+    reader = IndexedReader(tmp_path / "c")
+    with open(tmp_path / "c.bin", "r+b") as file:
+        file.truncate(200)
+    assert reader.window(90, 10).tolist() == list(range(90, 100))
+    with pytest.raises(Refused, match=r"c\.bin: ends at byte 200: it was cut after it was opened"):
+        reader.window(95, 10)
