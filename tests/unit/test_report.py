@@ -19,7 +19,7 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.errors import ExitCode
 from attnres_train.model.size import total_parameters, training_flops_per_token
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.depth_map import over_equal_share
+from attnres_train.observe.depth_map import draw_map, over_equal_share
 from attnres_train.report.charts import Chart, Maps, range_without_spikes
 from attnres_train.report.compute import flops_per_token, parameters
 from attnres_train.report.curves import Curve, smoothed, smoothing_span, thinned
@@ -177,6 +177,8 @@ def test_of_many_sources_a_map_shows_weights_over_an_equal_share(tmp_path: Path)
     assert list(moved[1]) == [0, 1] and moved[0]["z"][1][-1][0] == pytest.approx(first[-1, 0], abs=1e-3)
     (image,) = still_maps(maps).axes[1].images
     assert image.get_array()[-1, 0] == pytest.approx(first[-1, 0])
+    scales = [draw_map(look_at(layout), "").axes[1].get_ylabel() for layout in (MANY, BLOCK)]  # type: ignore[union-attr]
+    assert scales == ["times an equal share", "mean weight"], "so has the picture in TensorBoard"
 
 
 def test_few_sources_and_weights_that_are_no_shares_are_shown_as_they_are(block: Path) -> None:
