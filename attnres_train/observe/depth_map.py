@@ -81,7 +81,7 @@ def draw_cells(axes: Axes, cells: NDArray[np.float64], most: float, *, by_share:
     from matplotlib.colors import Normalize, PowerNorm
 
     axes.set_facecolor("#e6e6e6")  # what is not read
-    shown = {"aspect": "auto", "interpolation": "nearest"}
+    shown: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest"}
     if by_share:
         scale = Normalize(-MOST_DOUBLINGS, MOST_DOUBLINGS)
         return axes.imshow(over_equal_share(cells), cmap="RdBu_r", norm=scale, **shown)

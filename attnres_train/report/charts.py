@@ -16,6 +16,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 """Told apart with every kind of colour vision (Okabe and Ito, then Tol). One a run, the same on the whole page."""
 PHASE_COLOURS = ("#332288", "#88ccee", "#44aa99", "#bbbbbb", "#ddcc77", "#cc6677", "#eeeeee")
 
+_USUAL, _BEYOND = (0.03, 0.97), 20
+"""A spike lies more than so many times the distance of these quantiles beyond them: the fall of a loss does not."""
+
 Style = Literal["line", "pale", "points", "dashed", "area"]
 """`pale`: thin behind a smoothed line. `points`: a line with a mark at each value. `area`: on the areas before it."""
 Kind = Literal["attention", "mlp", "head"]
@@ -56,6 +59,22 @@ class Chart:
     x_ticks: Sequence[tuple[float, str]] | None = None
     from_zero: bool = False
     """Whether the scale of y begins at zero; else a level line shows no size."""
+
+
+def range_without_spikes(chart: Chart) -> tuple[float, float] | None:
+    """The range of y to begin with where spikes of a raw curve would flatten everything else; None where none do."""
+    values = np.concatenate([np.zeros(0), *(series.y for series in chart.series)])
+    values = values[np.isfinite(values)]
+    if chart.y_log or not len(values) or not any(series.style == "pale" for series in chart.series):
+        return None
+    low, high = np.quantile(values, _USUAL)
+    beyond = _BEYOND * (high - low)
+    usual = values[(values >= low - beyond) & (values <= high + beyond)]
+    if len(usual) == len(values) or not beyond:
+        return None
+    least, most = (0.0 if chart.from_zero else float(usual.min())), float(usual.max())
+    margin = 0.05 * (most - least)
+    return least - (0.0 if chart.from_zero else margin), most + margin
 
 
 @dataclass(frozen=True)

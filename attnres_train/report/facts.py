@@ -163,8 +163,9 @@ def _last(run: Run, tag: str) -> float | None:
 def _end(curve: Curve, span: float | None) -> float | None:
     """The last smoothed value; of a curve of few records, or one that ends without a finite value, the last one."""
     last = curve.last
-    rough = span is None or last is None or not math.isfinite(last) or len(curve) < FEWEST_SMOOTHED
-    return last if rough else smoothed(curve, span, 2).last
+    if span is None or last is None or not math.isfinite(last) or len(curve) < FEWEST_SMOOTHED:
+        return last
+    return smoothed(curve, span, 2).last
 
 
 def _ratio(one: float, other: float) -> float | None:

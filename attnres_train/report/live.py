@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 
 from attnres_train.observe.depth_map import DOUBLING_TICKS, MOST_DOUBLINGS, SCALE_TICKS, over_equal_share
-from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series
+from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series, range_without_spikes
 
 _MARKS = {"attention": "circle", "mlp": "square", "head": "diamond"}
 _GRID = "#e8e8e8"
@@ -32,6 +32,8 @@ def live_chart(chart: Chart) -> go.Figure:
     figure.update_layout(legend={"y": -_BELOW / _PLOT})
     if chart.from_zero:
         figure.update_yaxes(rangemode="tozero")
+    if (shown := range_without_spikes(chart)) is not None:
+        figure.update_yaxes(range=shown)
     figure.update_xaxes(exponentformat="SI")
     if chart.x_log:
         figure.update_xaxes(type="log", tickformat="~s", dtick=_log_ticks([series.x for series in chart.series]))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from attnres_train.report.charts import Chart, Maps, Section, Table
+from attnres_train.report.charts import Chart, Maps, Section, Table, range_without_spikes
 from attnres_train.report.live import live_chart, live_maps
 
 _STYLE = """
@@ -70,7 +70,10 @@ def _figure(item: Chart | Maps) -> str:
     data = figure.to_json()  # has no `<` that could end a script element: plotly writes it as \u003c
     name = json.dumps(item.name)
     draw = f"{{const f = {data}; Plotly.newPlot({name}, f.data, f.layout, {_PLOTLY_OPTIONS});}}"
-    note = f"<p>{escape(item.note)}</p>" if item.note else ""
+    words = item.note
+    if isinstance(item, Chart) and range_without_spikes(item) is not None:
+        words = f"{words} Some raw values lie outside; a double-click shows all.".strip()
+    note = f"<p>{escape(words)}</p>" if words else ""
     return f'<div class="figure"><div id="{escape(item.name)}"></div>{note}<script>{draw}</script></div>'
 
 

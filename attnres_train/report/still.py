@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnres_train.observe.depth_map import draw_cells, draw_scale
-from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series
+from attnres_train.report.charts import LABEL_COLOURS, Chart, Maps, Series, range_without_spikes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +46,8 @@ def still_chart(chart: Chart) -> Figure:
     axes.set_yscale("log" if chart.y_log and above_zero else "linear")
     if chart.from_zero:
         axes.set_ylim(bottom=0.0)
+    if (shown := range_without_spikes(chart)) is not None:
+        axes.set_ylim(shown)
     if chart.x_ticks is not None:
         axes.set_xticks([x for x, _ in chart.x_ticks], [text for _, text in chart.x_ticks])
     axes.spines[["top", "right"]].set_visible(False)

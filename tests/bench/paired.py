@@ -7,13 +7,14 @@ does not. Fresh pages are expensive on virtual machines, so the allocator is tol
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
+
+from attnres_train.strict_json import dumps
 
 KEEP_PAGES = {
     "MALLOC_MMAP_MAX_": "0",
@@ -67,7 +68,7 @@ def arguments(description: str, rounds: int) -> argparse.ArgumentParser:
 def show(rows: Sequence[Mapping[str, Any]], as_json: bool, about: str) -> None:
     """The rows as a table under one line about them, or as one JSON object."""
     if as_json:
-        print(json.dumps({"about": about, "rows": list(rows)}))
+        print(dumps({"about": about, "rows": list(rows)}))
         return
     print(about)
     columns = list(dict.fromkeys(name for row in rows for name in row))

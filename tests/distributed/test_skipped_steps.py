@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnres_train.checkpoint.config import CheckpointConfig
 from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel import pipeline
+from attnres_train.strict_json import loads
 from tests.distributed.loop import run_loop
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCHES, tiny_config
@@ -52,8 +54,8 @@ def train_with_bad_steps(config: RunConfig, folder: Path, bad_steps: range) -> l
 
 
 def logged(folder: Path) -> dict[int, dict[str, float]]:
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+    records = [loads(line) for line in lines]
     return {record["step"]: record for record in records if "loss/train" in record}
 
 
@@ -66,6 +68,13 @@ def test_one_bad_step_is_skipped_by_all_ranks_counted_and_named(tmp_path: Path) 
     told, other = run_ranks(train_with_bad_steps, 2, config(), tmp_path, range(5, 6))
     steps = logged(tmp_path)
     assert math.isnan(steps[5]["loss/train"]) and math.isfinite(steps[6]["loss/train"])
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    strictly = [json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON")) for line in lines]
+    assert [one["loss/train"] for one in strictly if one["step"] == 5 and "loss/train" in one] == ["NaN"]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    curves = {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in ("loss/train", "optim/skipped_steps")}
+    assert math.isnan(curves["loss/train"][5]) and curves["optim/skipped_steps"][5] == 1
     assert [steps[step]["optim/skipped_steps"] for step in (4, 5, 8)] == [0, 1, 1]
     # Samples 32 to 39 are step 5's; rank 1's second micro-batch of two holds the last two.
     line = next(line for line in told if "gradient norm" in line)

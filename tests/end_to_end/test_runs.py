@@ -113,7 +113,7 @@ def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Pa
         steps = [step for step, _ in points]
         assert len(steps) == len(set(steps)) and max(steps) == 12, tag
     assert dict(curves(run)["loss/train"]) == pytest.approx(losses)
-    assert "depth/gradient_rms/02-mlp" in curves(run)
+    assert "z-depth/gradient_rms/02-mlp" in curves(run)
     assert [r["step"] for r in records(run / "samples.jsonl")] == list(range(1, 13))
     assert [r["step"] for r in records(run / "depth.jsonl")] == list(range(1, 13)) == maps(run)
     drawn = [sample for r in records(run / "samples.jsonl") for sample in r["samples"]]

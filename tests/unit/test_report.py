@@ -19,8 +19,8 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.errors import ExitCode
 from attnres_train.model.size import total_parameters, training_flops_per_token
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.depth_map import over_equal_share
-from attnres_train.report.charts import Chart, Maps
+from attnres_train.observe.depth_map import draw_map, over_equal_share
+from attnres_train.report.charts import Chart, Maps, range_without_spikes
 from attnres_train.report.compute import flops_per_token, parameters
 from attnres_train.report.curves import Curve, smoothed, smoothing_span, thinned
 from attnres_train.report.depth_charts import by_depth_section, depth_maps, map_section
@@ -177,6 +177,8 @@ def test_of_many_sources_a_map_shows_weights_over_an_equal_share(tmp_path: Path)
     assert list(moved[1]) == [0, 1] and moved[0]["z"][1][-1][0] == pytest.approx(first[-1, 0], abs=1e-3)
     (image,) = still_maps(maps).axes[1].images
     assert image.get_array()[-1, 0] == pytest.approx(first[-1, 0])
+    scales = [draw_map(look_at(layout), "").axes[1].get_ylabel() for layout in (MANY, BLOCK)]  # type: ignore[union-attr]
+    assert scales == ["times an equal share", "mean weight"], "so has the picture in TensorBoard"
 
 
 def test_few_sources_and_weights_that_are_no_shares_are_shown_as_they_are(block: Path) -> None:
@@ -188,6 +190,22 @@ def test_few_sources_and_weights_that_are_no_shares_are_shown_as_they_are(block:
     none = depth_maps(replace(read_run(block, "block"), looks=looks), 0)
     assert none is not None and not none.by_share and len(live_maps(none).data) == 1
     assert live_maps(none).layout.updatemenus == ()
+
+
+def test_a_spike_does_not_flatten_the_other_curves(tmp_path: Path) -> None:
+    """flutter/devtools#358. What is thinned keeps the spike, and a double-click shows it."""
+    folder = make_run(tmp_path / "run", steps=300, valid=[(300, 3.0)])
+    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(step_record(150, 1e4)) + "\n")
+    charts = [item for item in loss_section(read_runs([folder])).items if isinstance(item, Chart)]
+    assert max(series(charts[0], "run, training, raw")[1]) == 1e4
+    low, high = range_without_spikes(charts[0]) or (0.0, 0.0)
+    assert -24 < low < -22 and 7.9 < high < 10, "the loss falls from 7.9 to -22"
+    assert live_chart(charts[0]).layout.yaxis.range == (low, high)
+    assert still_chart(charts[0]).axes[0].get_ylim() == pytest.approx((low, high))
+    usual = [one for one in loss_section(read_runs([make_run(tmp_path / "usual", steps=300)])).items]
+    assert [range_without_spikes(one) for one in usual if isinstance(one, Chart)] == [None] * 4
+    assert "a double-click shows all" in page("", "", [loss_section(read_runs([folder]))])
 
 
 def test_named_sets_and_sources_have_curves_of_their_own(tmp_path: Path) -> None:
