@@ -11,6 +11,7 @@ from typing import NoReturn
 from attnres_train.cli_ablate import add_ablate_command, run_ablate
 from attnres_train.cli_doctor import add_doctor_commands, doctor_report, hostfile_report
 from attnres_train.cli_import import IMPORT_FLAGS, add_import_command, import_report
+from attnres_train.cli_init import add_init_command, init_report
 from attnres_train.cli_inspect import inspect, inspect_text
 from attnres_train.cli_plan import PLAN_FLAGS, PLAN_USAGE, add_plan_options, plan_report
 from attnres_train.cli_report import add_report_command, run_report
@@ -29,6 +30,7 @@ from attnres_train.strict_json import dumps
 _DESCRIPTION = """\
 Pretrain transformers whose residual connection is attention over depth.
 
+  attnres init  corpus --size 100m --ranks 8         a first configuration for a prepared corpus
   attnres check configs/quickstart.toml              is the configuration sound?
   attnres plan  configs/quickstart.toml --world 8    what does it amount to on 8 ranks?
   attnres inspect runs/quickstart                    how far is the run, which checkpoints has it?
@@ -119,6 +121,8 @@ def _run(arguments: list[str]) -> ExitCode:
         return code
     elif options.command == "doctor":
         _show(*doctor_report(options, overrides), options.json)
+    elif options.command == "init":
+        _show(*init_report(options), options.json)
     elif options.command == "hostfile":
         _show(*hostfile_report(options.path), options.json)
     elif options.command == "import":
@@ -231,6 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     add_ablate_command(commands.add_parser)
     add_doctor_commands(commands.add_parser, _ranks)
     add_import_command(commands.add_parser)
+    add_init_command(commands.add_parser, _ranks)
     return parser
 
 

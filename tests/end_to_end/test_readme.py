@@ -8,18 +8,24 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from attnres_train.config.load import load
+from attnres_train.config.load import load, load_checked
+from attnres_train.errors import Refused
 from tests.end_to_end.conftest import ROOT, WORDS, by_step, records
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 # What is too large for a test machine; each must occur, so that a changed README is noticed.
-SMALLER = {"--vocab-size 32000": "--vocab-size 320", "--workers 16": "--workers 2", "--world 8": "--world 2",
-           "--ranks 8": "--ranks 2"}  # fmt: skip
+SMALLER = {
+    "--vocab-size 32000": "--vocab-size 320",
+    "--valid-fraction 0.01": "--valid-fraction 0.1",
+    "--workers 16": "--workers 2",
+    "--size 100m": "--size 300k",
+    "--world 8": "--world 2",
+    "--ranks 8": "--ranks 2",
+}
 
 
 def commands_under(heading: str) -> list[str]:
@@ -30,20 +36,15 @@ def commands_under(heading: str) -> list[str]:
     return [line.split("#")[0].strip() for line in block.group(1).splitlines()]
 
 
-def test_your_own_run(write_config: Callable[..., Path], tmp_path: Path) -> None:
+def test_your_own_run(tmp_path: Path) -> None:
+    """Every command in its order, from documents to a verified checkpoint, with nothing else at hand."""
     (tmp_path / "corpus").mkdir()
     generator = random.Random(2)
     for number in range(2):
         lines = [json.dumps({"text": " ".join(generator.choices(WORDS, k=50))}) + "\n" for _ in range(100)]
         (tmp_path / f"corpus/part-{number}.jsonl").write_text("".join(lines), encoding="utf-8")
-    config = write_config(training="", tokenizer="", data="").read_text(encoding="utf-8")
-    config = re.sub(r'^model = ".*"$', 'model = "tokenizer.model"', config, flags=re.MULTILINE)
-    config = re.sub(r'^train = ".*"\nvalid = ".*"$', 'train = "corpus/train"', config, flags=re.MULTILINE)
-    config = re.sub(r'^run_folder = ".*"$', "", config, flags=re.MULTILINE)
-    (tmp_path / "my.toml").write_text(config, encoding="utf-8")
-
     commands = commands_under("Your own run")
-    assert len(commands) == 10
+    assert len(commands) == 14
     for large, small in SMALLER.items():
         assert any(large in command for command in commands), large
         commands = [command.replace(large, small) for command in commands]
@@ -52,8 +53,23 @@ def test_your_own_run(write_config: Callable[..., Path], tmp_path: Path) -> None
         command = command.replace("./launch/", f"{ROOT}/launch/")
         done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    assert max(by_step(tmp_path / "runs/my", "loss/train")) == 12
-    assert "step-00000012: whole" in done.stdout, "attnres verify, the last one"
+    last = load(tmp_path / "my.toml").config.training.steps
+    assert max(by_step(tmp_path / "runs/my", "loss/train")) == max(by_step(tmp_path / "runs/my", "loss/valid")) == last
+    assert f"step-{last:08d}: whole" in done.stdout, "attnres verify, the last one"
+
+
+def test_the_smallest_file_of_the_readme_is_enough(tmp_path: Path) -> None:
+    block = re.search(r"((?:    .*\n|\n)+)", README.split("everything else has a default:\n")[1])
+    assert block is not None
+    (tmp_path / "my.toml").write_text(re.sub(r"^    ", "", block.group(1), flags=re.MULTILINE), encoding="utf-8")
+    problems = refusal_of_files(tmp_path / "my.toml")
+    assert problems == {"tokenizer.model", "data.train", "data.valid"}, "which nobody has made here"
+
+
+def refusal_of_files(path: Path) -> set[str]:
+    with pytest.raises(Refused) as refused:
+        load_checked(path, purpose="train")
+    return {problem.key for problem in refused.value.problems}
 
 
 def test_files_that_the_readme_names_exist() -> None:

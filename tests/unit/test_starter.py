@@ -1,0 +1,150 @@
+"""`attnres init`: a first configuration for a prepared corpus, by rules that it states."""
+
+from __future__ import annotations
+
+import json
+from math import log
+from pathlib import Path
+
+import pytest
+
+from attnres_train.config.load import load_checked
+from attnres_train.errors import Refused
+from attnres_train.starter.rules import run_of, window_of
+from attnres_train.starter.shape import in_words, read_size, shape_of
+from attnres_train.tokenizer.training import TrainingOptions, train_model
+from data_tools.preprocess import main as preprocess
+from tests.unit.test_cli import as_json, run
+
+TEXTS = ["a banana and a bandana, ", "in the band and on the bank; ", "0 1 2 3 and more of them. "]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the pairs `train` and `valid` and, above it, their tokenizer."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "tokenizer.model").write_bytes(train_model(TEXTS * 20, TrainingOptions(vocab_size=290)))
+    for name, documents in (("train", 400), ("valid", 40)):
+        lines = [json.dumps({"text": TEXTS[number % 3] * (20 + number % 7)}) + "\n" for number in range(documents)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+        made = ["--tokenizer", str(folder / "tokenizer.model"), "--output", str(folder / f"tokens/{name}")]
+        assert preprocess([str(folder / f"{name}.jsonl"), *made, "--workers", "1"]) == 0
+    return folder
+
+
+def test_what_is_written_passes_the_check_and_is_of_the_size(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(prepared)
+    output = tmp_path / "my.toml"
+    assert run("init", "tokens", "--size", "300k", "--ranks", 2, "--output", output, "--json") == 0
+    found = as_json(capsys)
+    assert output.read_text() == found["text"]
+    assert run("check", output, "--world", 2) == 0
+    config = load_checked(output, [], 2, "train").config
+    assert (config.data.train, config.data.valid, config.tokenizer.model) == (
+        "tokens/train",
+        "tokens/valid",
+        "tokenizer.model",
+    )
+    assert config.residual.mode == "block" and config.training.precision == "fp32"
+    assert 240_000 <= found["parameters"] <= 360_000
+    assert config.training.eval_interval_steps and config.checkpoint.interval_steps
+    assert "arXiv 2401.02954" in found["text"]
+    capsys.readouterr()
+    assert run("init", "tokens", "--size", "300k", "--ranks", 2, "--output", output) == 2
+    assert found["notes"] == [] or "a parameter" in found["notes"][0]
+    assert "is there already" in capsys.readouterr().err and output.read_text() == found["text"]
+
+
+def test_a_prefix_without_validation_data_trains_without(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for end in (".bin", ".idx", ".json"):
+        (tmp_path / f"alone{end}").write_bytes((prepared / f"tokens/train{end}").read_bytes())
+    tokenizer = prepared / "tokenizer.model"
+    command = ("init", tmp_path / "alone", "--size", "300k", "--ranks", 1)
+    assert run(*command) == 2
+    assert "name it: --tokenizer FILE" in capsys.readouterr().err, "no such tokenizer lies there"
+    for place in (tmp_path / "alone", tmp_path / "alone.bin", tmp_path):
+        assert run("init", place, *command[2:], "--tokenizer", tokenizer) == 0
+        text = capsys.readouterr().out
+        assert f'train = "{tmp_path}/alone"' in text and "valid =" not in text and "eval_interval" not in text
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--size", "big"], "'big' is no number of parameters such as 20m"),
+        (["--size", "0m"], "is no number of parameters"),
+        (["--size", "1k"], "1,000 parameters: the nearest model has"),
+        (["--size", "9000b"], "9,000,000,000,000 parameters: the nearest model has"),
+        (["--size", "7b"], "tokens of text give"),
+        (["--size", "300k", "--ranks", "0"], "is not a number of ranks, 1 or more"),
+        (["--size", "300k", "--ranks", "4096"], "tokens of text give"),
+        (["--size", "300k", "--device", "abacus"], "'abacus' is neither a device"),
+        (["--size", "300k", "--output", "nowhere/my.toml"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str], words: str
+) -> None:
+    monkeypatch.chdir(prepared)
+    ranks = [] if "--ranks" in more else ["--ranks", "2"]
+    assert run("init", "tokens", *more, *ranks) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_corpora_that_are_not_there_are_refused_in_words(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "half.bin").touch()
+    many = tmp_path / "many"
+    many.mkdir()
+    for name in ("a", "b"):
+        for end in (".bin", ".idx"):
+            (many / f"{name}{end}").write_bytes((prepared / f"tokens/valid{end}").read_bytes())
+    for place, words in (
+        (tmp_path, "holds no .bin/.idx pair"),
+        (tmp_path / "gone", "gone.bin and no "),
+        (tmp_path / "half", "half.idx"),
+        (many, f"name the one to train on, such as {many}/a"),
+        (many / "a", "does not say what tokenizer it was made with"),
+    ):
+        assert run("init", place, "--size", "300k", "--ranks", 1) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", ["4m", "20m", "60m", "100m", "1b", "1.3b", "3b", "7b", "70b"])
+def test_sizes_are_met_by_sound_shapes(size: str) -> None:
+    vocabulary = 4096 if read_size(size) < 20e6 else 32_000
+    shape = shape_of(read_size(size), vocabulary)
+    model = shape.model
+    assert abs(log(shape.parameters / read_size(size))) < 0.12
+    assert 40 <= model.hidden_size / model.num_layers <= 180
+    assert model.hidden_size % model.num_attention_heads == 0
+    assert model.num_attention_heads % (4 if read_size(size) >= 1e9 else 1) == 0
+    assert 1 <= shape.blocks <= 12
+    assert read_size(in_words(shape.parameters)) == pytest.approx(shape.parameters, rel=0.01)
+
+
+def test_rates_are_those_of_the_published_fit() -> None:
+    """At 1e18 FLOPs, by hand: 0.3118 * 10^(-18 * 0.1250) and 0.2920 * 10^(18 * 0.3271)."""
+    shape = shape_of(100_000_000, 32_000)
+    made = run_of(shape.model, shape.parameters, 10**11, 1024, 8)
+    scale = made.compute / 1e18
+    assert made.learning_rate == pytest.approx(0.3118 * 10**-2.25 * scale**-0.125)
+    assert made.batch_by_rule * 1024 == pytest.approx(0.2920 * 10**5.8878 * scale**0.3271)
+    tokens = made.steps * made.global_batch_size * 1024
+    assert tokens == pytest.approx(20 * shape.parameters, rel=0.01) and made.passes < 1
+    assert made.global_batch_size % 8 == 0 and made.global_batch_size == pytest.approx(made.batch_by_rule, rel=0.2)
+    short = run_of(shape.model, shape.parameters, 10**7, 1024, 8)
+    assert short.passes == pytest.approx(4, rel=0.02), "no more than four passes over the text"
+    with pytest.raises(Refused, match="smaller model"):
+        run_of(shape.model, shape.parameters, 10**4, 1024, 8)
+
+
+def test_windows_are_as_long_as_model_and_corpus_bear() -> None:
+    windows = [window_of(parameters, 10**9) for parameters in (10**6, 10**8, 10**9, 10**10)]
+    assert windows == [256, 1024, 2048, 4096]
+    assert window_of(10**8, 3000) == 256, "eight windows at least"
