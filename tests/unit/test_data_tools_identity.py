@@ -93,6 +93,21 @@ def test_another_time_alone_costs_no_shard(run: Run) -> None:
     assert run("a.jsonl", "z.jsonl")[1]["shards_resumed"] == kept
 
 
+def test_a_file_that_is_gone_meanwhile_is_no_bad_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eventual-Inc/Daft#6520
+    Path("z.jsonl").write_text(json.dumps({"text": "z"}) + "\n")
+    work = encode._ShardWork.run
+
+    def removing(self: encode._ShardWork, shard: Shard) -> object:
+        Path("z.jsonl").unlink(missing_ok=True)
+        return work(self, shard)
+
+    monkeypatch.setattr(encode._ShardWork, "run", removing)
+    code, report = run("a.jsonl", "z.jsonl", "--bad-records", "skip")
+    assert code == 2 and report["problems"][0]["key"] == "z.jsonl"
+    assert report["problems"][0]["message"] == "is gone since the run began"
+
+
 class AtTheEnd:
     """A thread that does its work when it is waited for."""
 
