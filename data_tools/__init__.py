@@ -11,11 +11,13 @@
 How text becomes tokens, from the file to the pair:
 
     inputs.py       which files are read: files, folders, patterns, lists
-    sources.py      where each may be cut, and the checksums that the manifest keeps
+    content.py      what a file is by its first bytes, where its name says otherwise
+    sources.py      where each may be cut, and the checksums by which it is known again
     pieces.py       the plan: all inputs in shards, a pure function of their sizes
     task.py         the shards of this run and all that their bytes depend on
     streams.py      bytes out of files and archives, in bounded memory, damage told from the end
-    parquet.py      rows out of `.parquet` files
+    parquet.py      rows out of `.parquet` files, in bounded memory
+    parquet_pages.py  what their pages take, known before they are decoded
     json_lines.py   a line to its JSON object, or why it is none
     records.py      lines, rows and files to documents, and why a record is none
     encode.py       the work on one shard: documents to tokens, counted and checked

@@ -15,7 +15,7 @@ COMPRESSED: dict[str, tuple[bytes, ...]] = {
     ".gz": (b"\x1f\x8b",),
     # A frame that is skipped may come first, as pzstd writes one.
     ".zst": (b"\x28\xb5\x2f\xfd", *(bytes((0x50 + i, 0x2A, 0x4D, 0x18)) for i in range(16))),
-    ".bz2": tuple(b"BZh%d" % level for level in range(1, 10)),
+    ".bz2": (b"BZh",),
     ".xz": (b"\xfd7zXZ\0", b"]\0\0"),
 }
 """How each compression begins."""

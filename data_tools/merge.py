@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,28 @@ def _in_order(pairs: list[Pair]) -> list[Pair]:
         named = ", ".join(map(str, missing)) or "none"
         what = f"are parts {', '.join(map(str, sorted(numbers)))} of {of}, missing: {named}; each part is wanted once"
         raise refuse(", ".join(pair.prefix for pair in pairs), what, "make the missing parts, or name all of them")
-    return [pair for _, pair in sorted(zip(numbers, pairs, strict=True), key=lambda numbered: numbered[0])]
+    ordered = [pair for _, pair in sorted(zip(numbers, pairs, strict=True), key=lambda numbered: numbered[0])]
+    _check_shared(ordered)
+    return ordered
+
+
+def _check_shared(pairs: list[Pair]) -> None:
+    """Raises Refused where parts that share a file have read different ones under its name."""
+    rest: tuple[str, ...] = ()
+    for before, pair in pairwise(pairs):
+        if (
+            before.manifest is None
+            or pair.manifest is None
+            or before.manifest.part is None
+            or pair.manifest.part is None
+        ):
+            continue
+        rest = rest or before.manifest.part.rest
+        begun = pair.manifest.part.begun
+        if rest and begun and rest[: len(begun)] != begun:
+            what = f"has read another {pair.manifest.sources[0].path} than the part that began it"
+            raise refuse(pair.prefix, what, "make both parts again, of copies that are the same")
+        rest = rest[len(begun) :]
 
 
 def _differences(pair: Pair, first: Pair) -> list[tuple[str, object, object]]:

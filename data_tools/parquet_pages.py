@@ -19,8 +19,9 @@ DICTIONARY = 2
 
 
 def first_byte(column: Any) -> int:
-    """Where the pages of a column of a row group begin."""
-    return int(column.dictionary_page_offset or column.data_page_offset)
+    """Where the pages of a column of a row group begin: some writers give a dictionary that is not there."""
+    data, dictionary = int(column.data_page_offset), int(column.dictionary_page_offset or 0)
+    return dictionary if 0 < dictionary < data else data
 
 
 @dataclass(frozen=True)

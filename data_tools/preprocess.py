@@ -161,7 +161,7 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
             "replace" if arguments.overwrite else "refuse",
             (metadata_path, skipped_path),
         ) as writer,
-        SourceDigests(task.pieces) as digests,
+        SourceDigests(task.pieces, task.rest) as digests,
         _work_in(folder, keys),
     ):
         bad = bad_records_of(arguments, lambda: writer.open_extra(skipped_path))
@@ -182,7 +182,9 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
             blank = assembly.counts["blank_documents"]
             raise _no_such_key(task, assembly) if pair.documents else bad.nothing(arguments.inputs, blank)
         manifest = _manifest(task, pair, digests.describe(read), dict(assembly.counts), bad.total)
-        manifest = replace(manifest, lists=writer.list_digests())
+        begun = tuple(read[piece] for piece in task.begun)
+        part_made = task.part and replace(task.part, begun=begun, rest=digests.of_rest())
+        manifest = replace(manifest, lists=writer.list_digests(), part=part_made)
         writer.publish(manifest.to_json())
         folder.remove()
     return manifest, resumed, assembly
@@ -231,7 +233,6 @@ def _manifest(
         sources=sources,
         options=task.options,
         counts={name: counts.get(name, 0) for name in names} | {"skipped_records": skipped},
-        part=task.part,
         tool_version=__version__,
         **asdict(facts),
     )

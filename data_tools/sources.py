@@ -57,13 +57,15 @@ def _digest(file: BinaryIO, size: int, *others: Any) -> str:
 class SourceDigests:
     """Checksums of the files that `pieces` lie in, taken in a thread while others work; to be used in a `with` block.
 
-    Of a file whose first piece is not among them only the pieces are read: another part of the work takes the rest.
+    Of a file whose first piece is not among them only the pieces are read: another part of the work has begun it. Of
+    one that goes on in later parts `rest` are the pieces there.
     """
 
-    def __init__(self, pieces: Sequence[Piece]):
+    def __init__(self, pieces: Sequence[Piece], rest: Sequence[Piece] = ()):
         self._pieces: dict[Path, list[Piece]] = {}
         for piece in pieces:
             self._pieces.setdefault(piece.path, []).append(piece)
+        self._rest = tuple(rest)
         self._digests: dict[Path, str] = {}
         self._of_pieces: dict[Piece, str] = {}
         self._error: OSError | None = None
@@ -94,7 +96,7 @@ class SourceDigests:
     def _take(self, path: Path, pieces: Sequence[Piece], file: BinaryIO) -> None:
         whole = hashlib.sha256()
         file.seek(pieces[0].offset)
-        for piece in pieces:
+        for piece in (*pieces, *(piece for piece in self._rest if piece.path == path)):
             if self._stop.is_set():
                 return
             self._of_pieces[piece] = _digest(file, piece.bytes, whole)
@@ -121,11 +123,15 @@ class SourceDigests:
             sources.append(source)
         return tuple(sources)
 
+    def of_rest(self) -> tuple[str, ...]:
+        """The digests of the pieces in later parts, once `describe` has been called."""
+        return tuple(self._of_pieces[piece] for piece in self._rest)
+
 
 def same_sources(files: Sequence[Path], sources: Sequence[SourceFile]) -> bool:
     """Whether `files` hold what `sources` describe, whatever their names and times: by size and checksum.
 
-    Reads all of them, some at once. A source whose checksum another part of the work has counts by size and time.
+    Reads all of them, some at once. A source without a checksum, which another part of the work has, counts by size.
     """
     if len(files) != len(sources):
         return False
@@ -136,6 +142,4 @@ def same_sources(files: Sequence[Path], sources: Sequence[SourceFile]) -> bool:
 
 
 def _same_source(path: Path, source: SourceFile) -> bool:
-    if source.sha256 is None:
-        return path.stat().st_mtime_ns == source.modified_ns
-    return sha256_of_file(path) == source.sha256
+    return source.sha256 is None or sha256_of_file(path) == source.sha256

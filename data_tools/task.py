@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from attnres_train.data.files import sha256_of_file
@@ -18,7 +18,7 @@ from data_tools.command import prefix_argument, reading_of
 from data_tools.inputs import Inputs, find_inputs
 from data_tools.pieces import Piece, Shard, part_of, plan_shards
 from data_tools.records import Reading
-from data_tools.sources import cuttable, same_sources
+from data_tools.sources import cuttable, digest_of, same_sources
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Task:
     """The inputs that this part touches."""
     shards: tuple[Shard, ...]
     part: Part | None
+    rest: tuple[Piece, ...]
+    """The pieces in later parts of a file that this part has begun."""
     reading: Reading
     options: Options
 
@@ -47,6 +49,12 @@ class Task:
         """Of all shards, in order."""
         return [piece for shard in self.shards for piece in shard.pieces]
 
+    @property
+    def begun(self) -> list[Piece]:
+        """The pieces in this part of a file that an earlier part has begun."""
+        first = self.pieces[0]
+        return [piece for piece in self.pieces if piece.path == first.path] if first.offset else []
+
 
 def plan_task(arguments: argparse.Namespace) -> Task:
     """The task that the command line asks for.
@@ -59,10 +67,12 @@ def plan_task(arguments: argparse.Namespace) -> Task:
     inputs = find_inputs(arguments.inputs)
     shards = plan_shards([cuttable(path) for path in inputs.files])
     prefix, part_made = prefix_argument(arguments.output), None
+    rest: tuple[Piece, ...] = ()
     if arguments.part is not None:
         number, of = arguments.part
         part_made = Part(number=number, of=of, plan=_fingerprint(inputs, shards))
-        shards = part_of(shards, number, of)
+        every, shards = shards, part_of(shards, number, of)
+        rest = _rest(every, shards)
         prefix = f"{prefix}.part-{number:0{len(str(of))}}-of-{of}"
     return Task(
         prefix=prefix,
@@ -72,6 +82,7 @@ def plan_task(arguments: argparse.Namespace) -> Task:
         files=tuple(dict.fromkeys(piece.path for shard in shards for piece in shard.pieces)),
         shards=tuple(shards),
         part=part_made,
+        rest=rest,
         reading=reading,
         options={
             "text_keys": list(reading.text_keys),
@@ -89,12 +100,26 @@ def _fingerprint(inputs: Inputs, shards: Sequence[Shard]) -> str:
     return hashlib.sha256(repr((len(inputs.files), cuts)).encode()).hexdigest()
 
 
+def _rest(every: Sequence[Shard], part: Sequence[Shard]) -> tuple[Piece, ...]:
+    """The pieces after `part` of a file whose first piece is in it."""
+    last = part[-1].pieces[-1].path
+    if not any(piece.path == last and not piece.offset for shard in part for piece in shard.pieces):
+        return ()
+    later = every[every.index(part[-1]) + 1 :]
+    return tuple(piece for shard in later for piece in shard.pieces if piece.path == last)
+
+
 def _require_eod(tokenizer: Tokenizer) -> int:
     if tokenizer.eod_id is None:
         pieces = ", ".join(map(repr, tokenizer.special_pieces[:20])) or "it has none"
         remedy = f"name one of its control pieces with --eod-piece PIECE ({pieces}), or pass --no-eod"
         raise refuse(tokenizer.name, "the model has no end-of-document piece", remedy)
     return tokenizer.eod_id
+
+
+def _same_inputs(task: Task, manifest: Manifest) -> bool:
+    begun = manifest.part.begun if manifest.part else ()
+    return same_sources(task.files, manifest.sources) and tuple(map(digest_of, task.begun)) == begun
 
 
 def made_already(task: Task) -> Manifest | None:
@@ -119,8 +144,8 @@ def made_already(task: Task) -> Manifest | None:
         "tokenizer": manifest.tokenizer_fingerprint != task.tokenizer.fingerprint,
         "end-of-document piece": manifest.eod_id != task.eod_id,
         "options": manifest.options != task.options,
-        "part": manifest.part != task.part,
-        "inputs": not same_sources(task.files, manifest.sources),
+        "part": (manifest.part and replace(manifest.part, begun=(), rest=())) != task.part,
+        "inputs": not _same_inputs(task, manifest),
     }
     if any(differences.values()):
         what = f"exists, made with other {', '.join(name for name, differs in differences.items() if differs)}"

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.file_kinds import what_it_is
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
@@ -178,9 +179,11 @@ def _refuse_missing(prefix: str | Path) -> None:
 
 def _read_header(path: Path) -> tuple[np.dtype[np.integer], int, int]:
     with open(path, "rb") as file:
-        header = file.read(HEADER.size)
+        begin = file.read(1 << 12)
+    header = begin[: HEADER.size]
     if len(header) < HEADER.size or not header.startswith(MAGIC):
-        raise _damaged(path, f"does not begin with the {HEADER.size} byte header of a token index")
+        what = f"does not begin with the {HEADER.size} byte header of a token index: it is {what_it_is(begin)}"
+        raise _damaged(path, what)
     _, version, code, num_sequences, num_bounds = HEADER.unpack(header)
     if version == VERSION and code in FLOAT_TYPES:
         raise refuse(str(path), "holds floats, no tokens", "give a pair of token ids")

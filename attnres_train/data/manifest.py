@@ -36,11 +36,17 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
 class Part:
-    """Which part of a corpus the pair is: `number` (from 1) of `of`, cut by the plan with this fingerprint."""
+    """Which part of a corpus the pair is: `number` (from 1) of `of`, cut by the plan with this fingerprint.
+
+    A file may be cut among parts. Of the pieces of one that an earlier part has begun, `begun` are digests of those in
+    this part; of one that this part has begun, `rest` are digests of those in later parts.
+    """
 
     number: int
     of: int
     plan: str
+    begun: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))

@@ -20,7 +20,7 @@ STARTS = {
     b"ARROW1": "an Arrow file",
     b"GGUF": "a GGUF file of weights",
     b"\x89HDF": "an HDF5 file",
-    b"version https://git-lfs": "a Git LFS pointer, not the file it points to",
+    b"version https://git-lfs": "a Git LFS pointer, not the file it points to (get that with `git lfs pull`)",
     b"<": "HTML or XML (a failed download?)",
 }
 TOKENIZER_JSON = "a Hugging Face tokenizer.json"

@@ -142,6 +142,8 @@ def _expected_lines(content: bytes) -> Expected:
 
 
 def _text(content: bytes) -> str | None:
+    if content.count(0) > len(content) / 4:  # taken for UTF-16 without a mark
+        return None
     try:
         text = content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError:

@@ -36,6 +36,15 @@ def test_documents_and_the_stream_come_back_as_they_went_in(tmp_path: Path) -> N
     assert reader.window(0, reader.num_tokens).tolist() == [token for document in DOCUMENTS for token in document]
 
 
+def test_a_pointer_in_the_place_of_an_index_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "c")
+    idx_path(tmp_path / "c").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 9\n")
+    with pytest.raises(
+        Refused, match="it is a Git LFS pointer, not the file it points to .get that with `git lfs pull`"
+    ):
+        IndexedReader(tmp_path / "c")
+
+
 @pytest.mark.parametrize("start, count", [(-1, 2), (0, 12), (11, 1), (3, -1)])
 def test_a_window_outside_the_stream_is_an_error(tmp_path: Path, start: int, count: int) -> None:
     write(tmp_path / "c")

@@ -16,6 +16,7 @@ from attnres_train.data.manifest import read_manifest
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from data_tools import encode
+from data_tools.merge import main as merge
 from data_tools.pieces import Shard
 from data_tools.preprocess import main
 from data_tools.verify import main as verify
@@ -92,6 +93,21 @@ def test_another_time_alone_costs_no_shard(run: Run) -> None:
     assert run("a.jsonl", "z.jsonl")[1]["shards_resumed"] == kept
 
 
+def test_a_file_that_is_gone_meanwhile_is_no_bad_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eventual-Inc/Daft#6520
+    Path("z.jsonl").write_text(json.dumps({"text": "z"}) + "\n")
+    work = encode._ShardWork.run
+
+    def removing(self: encode._ShardWork, shard: Shard) -> object:
+        Path("z.jsonl").unlink(missing_ok=True)
+        return work(self, shard)
+
+    monkeypatch.setattr(encode._ShardWork, "run", removing)
+    code, report = run("a.jsonl", "z.jsonl", "--bad-records", "skip")
+    assert code == 2 and report["problems"][0]["key"] == "z.jsonl"
+    assert report["problems"][0]["message"] == "is gone since the run began"
+
+
 class AtTheEnd:
     """A thread that does its work when it is waited for."""
 
@@ -124,3 +140,19 @@ def test_an_edit_while_the_file_is_read_is_found_whatever_its_time(
     assert code == 2 and "a.jsonl" in report["problems"][0]["key"]
     assert report["problems"][0]["message"] == "changed while it was read"
     assert not Path("c.idx").exists()
+
+
+def test_parts_that_share_a_file_must_have_read_the_same_one(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("a.jsonl")[0] == 0
+    for part in ("1/3", "2/3", "3/3"):
+        assert run("a.jsonl", "--part", part)[1]["status"] == "done"
+        assert run("a.jsonl", "--part", part)[1]["status"] == "already done"
+    parts = [f"c.part-{number}-of-3" for number in (1, 2, 3)]
+    assert merge([*parts, "--output", "m"]) == 0
+    assert Path("m.json").read_bytes() == Path("c.json").read_bytes()
+    edit(90)
+    assert [run("a.jsonl", "--part", part)[0] for part in ("1/3", "2/3", "3/3")] == [2, 0, 2]
+    assert run("a.jsonl", "--part", "3/3", "--overwrite")[0] == 0
+    capsys.readouterr()
+    assert merge([*parts, "--output", "n"]) == 2
+    assert "c.part-3-of-3: has read another a.jsonl than the part that began it" in capsys.readouterr().err

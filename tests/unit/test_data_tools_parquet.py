@@ -129,3 +129,35 @@ def test_a_worker_stays_below_400_mb_whatever_the_rows(tmp_path: Path, case: str
     assert report["documents"] == stored + 1
     assert report["skipped_records"] == parquet.ParquetFile(tmp_path / "a.parquet").metadata.num_rows - stored
     assert memory < 400
+
+
+def test_groups_and_files_without_rows_are_none(tmp_path: Path) -> None:
+    # huggingface/dataset-viewer#2709, ClickHouse/ClickHouse#107746
+    schema = pa.schema([("text", pa.string())])
+    with parquet.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
+        for texts in (["one"], [], ["two"]):
+            writer.write_table(pa.table({"text": pa.array(texts, pa.string())}))
+    with parquet.ParquetWriter(tmp_path / "b.parquet", schema):
+        pass
+    assert [getattr(record, "text", None) for record in read(tmp_path / "a.parquet", Reading())] == ["one", "two"]
+    assert read(tmp_path / "b.parquet", Reading()) == []
+
+
+@pytest.mark.parametrize(
+    "claim, what",
+    [("8285ffff0f", "takes 2,048.0 MiB to decode"), ("82857f", "cannot be read"), ("828502", "cannot be")],
+)
+def test_a_page_that_claims_another_size_is_told(tmp_path: Path, claim: str, what: str) -> None:
+    # apache/arrow#38326
+    path = write(
+        tmp_path / "a.parquet",
+        {"text": [f"word {i}" for i in range(2000)]},
+        use_dictionary=False,
+        compression="snappy",
+        write_statistics=False,
+    )
+    data, size = path.read_bytes(), bytes.fromhex("82850315")
+    assert data.index(size) < 20
+    path.write_bytes(data.replace(size, bytes.fromhex(claim) + b"\x15", 1))
+    (bad,) = read(path, Reading())
+    assert isinstance(bad, BadRecord) and bad.records == 2000 and what in bad.reason

@@ -142,6 +142,16 @@ def test_a_disk_that_fails_is_no_damage_of_the_file(tmp_path: Path, monkeypatch:
         read(path)
 
 
+def test_frames_that_are_to_be_skipped_are(tmp_path: Path) -> None:
+    # oven-sh/bun#36021: pzstd writes one first.
+    def skipped(sign: int) -> bytes:
+        return bytes((sign, 0x2A, 0x4D, 0x18)) + (4).to_bytes(4, "little") + b"size"
+
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(skipped(0x50) + zstd.compress(LINES) + skipped(0x5E) + zstd.compress(LINES) + skipped(0x5F))
+    assert len(texts(path)) == 200
+
+
 def test_an_odd_gzip_header_is_read(tmp_path: Path) -> None:
     plain = gzip.compress(LINES, mtime=0)
     # Flags: extra field, name, comment.
