@@ -11,6 +11,7 @@ from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, pro
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
 from attnres_train.errors import refuse
 from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.settings_history import read_history
 from attnres_train.plan.page import counted, table
 
 _LAST_STEPS = 3
@@ -74,6 +75,10 @@ def _run(folder: Path) -> dict[str, Any]:
     return {
         "config": config,
         "config_problem": config_problem,
+        "settings": [
+            {"first": used.first, "last": used.last, "changed": used.changed, "in_words": [used.steps, str(used)]}
+            for used in read_history(folder)
+        ],
         "last_steps": metrics,
         "unreadable_metric_lines": unreadable,
         "checkpoints": [_listed(step, path) for step, path in published.items()],
@@ -142,6 +147,9 @@ def _run_text(found: dict[str, Any]) -> str:
         lines += [f"  config.toml cannot be read: {found['config_problem']}", ""]
     elif found["config"] is None:
         lines += ["  no config.toml", ""]
+    if len(found["settings"]) > 1:
+        used = [("steps", "settings"), *(tuple(used["in_words"]) for used in found["settings"])]
+        lines += [*table(used, indent=2), ""]
     lines += _metrics_lines(found["last_steps"], found["unreadable_metric_lines"])
     rows = [("checkpoint", "tokens", "GiB", "created")]
     for entry in found["checkpoints"]:

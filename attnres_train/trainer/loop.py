@@ -22,6 +22,7 @@ from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.observe.profiling import Profiling
 from attnres_train.observe.recorder import Recorder
+from attnres_train.observe.settings_history import keep_history
 from attnres_train.observe.sinks import keep_text
 from attnres_train.parallel.grid import Grid
 from attnres_train.trainer.build import Parts
@@ -33,6 +34,7 @@ from attnres_train.trainer.skipped import SkippedSteps
 from attnres_train.trainer.step import train_step
 
 log = logging.getLogger(CONSOLE)
+CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,19 @@ def train(run: Run) -> ExitCode:
     last_step = min(run.config.training.stop_after_steps or steps, steps)
     run.presence.at("loading")
     state = resume(run.checkpoint, run.parts.engine, run.grid, run.identity, run.config.checkpoint.allow, run.folder)
-    if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
-        keep_text(run.folder / "config.toml", run.resolved)
     if state.step >= last_step:
         what = "complete" if state.step >= steps else "training.stop_after_steps is reached"
         log.info(f"{what}: {state.step} of {steps} steps are done, nothing to train")
         return ExitCode.DONE
     check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
+    if run.grid.rank == 0 and not (run.folder / CONFIG).exists():
+        keep_text(run.folder / CONFIG, run.resolved)
     recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
     saves = Saves(run.folder, run.parts.engine, run.grid, run.identity, run.config.checkpoint, recorder)
     watch = DepthWatch(run.parts.stages, run.grid)
     profiling = Profiling(run.config.observe, run.folder, run.grid.rank, run.grid.device)
     skipped = SkippedSteps(run.config.training.stop_after_skipped_steps)
-    stopped = False
+    stopped, began = False, state.step
     run.stop.training_begins()
     while state.step < last_step and not stopped:
         run.presence.at("training", state.step + 1)
@@ -84,6 +86,8 @@ def train(run: Run) -> ExitCode:
         stopped = report.stop_requested and state.step < steps
         ended = stopped or state.step == last_step
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=ended)
+        if state.step == began + 1 and run.grid.rank == 0:
+            _keep_settings(run, recorder, began)
         if looks:
             recorder.depth(state, watch.collect())
         saves.advance(report)
@@ -107,6 +111,14 @@ def train(run: Run) -> ExitCode:
         log.info(f"stopped on a signal after step {state.step}; {_how_to_go_on(run.config.checkpoint.resume)}")
         return ExitCode.STOPPED_ON_SIGNAL
     return ExitCode.DONE
+
+
+def _keep_settings(run: Run, recorder: Recorder, began: int) -> None:
+    """Only once a step has been trained with them: a launch that trains nothing leaves the folder as it was."""
+    keep_text(run.folder / CONFIG, run.resolved)
+    changed = keep_history(run.folder, began, run.grid.world_size, run.identity.settings)
+    if changed is not None:
+        recorder.text(began + 1, "settings", changed)
 
 
 def _how_to_go_on(resume: str) -> str:
