@@ -65,9 +65,9 @@ def make_partial(partial: Path) -> None:
 
 
 def _remove(path: Path) -> str | None:
-    """Remove the folder at `path` as far as it goes, or the link to one; what stays and why, None if nothing does."""
+    """Remove what is at `path` as far as it goes, of a link only itself; what stays and why, None if nothing does."""
     try:
-        if path.is_symlink():
+        if path.is_symlink() or not path.is_dir():
             path.unlink()
         else:
             shutil.rmtree(path)
