@@ -44,15 +44,15 @@ class Used:
 
 def read_history(folder: Path) -> list[Used]:
     """What `settings.jsonl` of a run folder says, oldest first; lines that cannot be read are passed over."""
+    path = folder / FILE_NAME
     try:
-        lines = (folder / FILE_NAME).read_bytes().splitlines()
-    except OSError:  # of an older version, or damaged: then nobody knows
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+    except OSError:  # damaged: then nobody knows, as in a run of an older version
         return []
     records = [record for line in lines if (record := record_of(line)) and isinstance(record.get("settings"), dict)]
-    nexts = [record["step"] - 1 for record in records[1:]]
     found: list[Used] = []
-    for record, last in zip(records, [*nexts, None], strict=True):
-        settings = record["settings"]
+    for record, following in zip(records, [*records[1:], None], strict=False):
+        settings, last = record["settings"], following["step"] - 1 if following else None
         changed = _changes(found[-1].settings, settings) if found else {}
         found.append(Used(record["step"], last, settings, changed))
     return found

@@ -49,6 +49,8 @@ def test_a_resume_takes_back_the_settings_of_steps_it_trains_anew(tmp_path: Path
 
 @pytest.mark.parametrize("junk", [b"{", b"\xff\n", b'{"step": 7}\n', b'{"step": 7, "settings": 3}\n', b"[]\n\n"])
 def test_lines_that_cannot_be_read_are_passed_over(junk: bytes, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(junk)
+    assert told(tmp_path) == []
     keep_history(tmp_path, 0, 2, MEGATRON)
     with open(tmp_path / FILE_NAME, "ab") as file:
         file.write(junk)
