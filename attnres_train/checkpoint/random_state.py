@@ -36,7 +36,8 @@ def save_random_state(folder: Path, streams: dict[str, torch.Tensor], rank: int)
 
 
 def read_random_state(path: Path) -> dict[str, torch.Tensor]:
-    """The streams that `save_random_state` wrote to `path`; loading runs no code. Raises NotPlain."""
+    """The streams that `save_random_state` wrote to `path`; those of a GPU stay as they are where there is none, and
+    the other way round. Loading runs no code. Raises NotPlain."""
     try:
         streams = torch.load(path, weights_only=True)
     except Exception as error:  # damaged bytes can say anything
@@ -44,6 +45,8 @@ def read_random_state(path: Path) -> dict[str, torch.Tensor]:
     mine = random_streams()
     if not isinstance(streams, dict) or "torch" not in streams or not all(isinstance(name, str) for name in streams):
         raise NotPlain(f"{path.name} holds no random streams")
+    if ("cuda" in streams) != ("cuda" in mine):
+        streams = {**mine, "torch": streams["torch"]}
     for name, stream in streams.items():
         if not isinstance(stream, torch.Tensor) or stream.dtype != torch.uint8:
             raise NotPlain(f"{path.name} holds a {type(stream).__name__} in the place of the random stream {name!r}")

@@ -21,6 +21,7 @@ from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from attnres_train.checkpoint.metadata import METADATA_FILE, ForeignType, SafeReader, read_metadata
+from attnres_train.checkpoint.random_state import random_streams, read_random_state
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
@@ -306,3 +307,12 @@ def test_metadata_do_not_lead_out_of_the_folder(ours: Path, folder: Path) -> Non
         place.relative_path = str(ours / place.relative_path)
     refused = refused_load(resealed(ours, folder, {METADATA_FILE: pickle.dumps(metadata)}))
     assert f"its metadata hold a part in '{ours / STATES}', which is no file of the checkpoint" in refused
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_streams_of_a_gpu_are_left_where_there_is_none(folder: Path) -> None:
+    stream = torch.get_rng_state().clone()
+    of_gpu = torch.zeros(16, dtype=torch.uint8)
+    (folder / RANDOM).write_bytes(saved({"torch": stream, "cuda": of_gpu, "tracker/model-parallel-rng": of_gpu}))
+    found = read_random_state(folder / RANDOM)
+    assert found.keys() == random_streams().keys() and found["torch"].equal(stream)
