@@ -8,10 +8,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance
+from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance, readable
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
 from attnres_train.errors import refuse
 from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.settings_history import read_history
 from attnres_train.plan.page import counted, page_table, table
 
 _LAST_STEPS = 3
@@ -24,7 +25,11 @@ def inspect(path: Path) -> dict[str, Any]:
 
     Raises Refused for anything else, an unpublished checkpoint included, with the absolute path.
     """
-    absolute = path.absolute()
+    with readable(path):
+        return _inspected(path, path.absolute())
+
+
+def _inspected(path: Path, absolute: Path) -> dict[str, Any]:
     if not absolute.exists():
         raise refuse(str(path), f"there is no {absolute}", "give a run folder, or RUN/checkpoints/step-XXXXXXXX")
     if not absolute.is_dir():
@@ -76,6 +81,10 @@ def _run(folder: Path) -> dict[str, Any]:
     return {
         "config": config,
         "config_problem": config_problem,
+        "settings": [
+            {"first": used.first, "last": used.last, "changed": used.changed, "in_words": [used.steps, str(used)]}
+            for used in read_history(folder)
+        ],
         "last_steps": metrics,
         "unreadable_metric_lines": unreadable,
         "checkpoints": [_listed(step, path) for step, path in published.items()],
@@ -89,7 +98,7 @@ def _config(path: Path) -> tuple[dict[str, Any] | None, str | None]:
         return None, None
     try:
         return tomllib.loads(path.read_text(encoding="utf-8")), None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         return None, f"{path}: {error}"
 
 
@@ -157,6 +166,9 @@ def _run_text(found: dict[str, Any]) -> str:
         lines += [f"  config.toml cannot be read: {found['config_problem']}", ""]
     elif found["config"] is None:
         lines += ["  no config.toml", ""]
+    if len(found["settings"]) > 1:
+        used = [("steps", "settings"), *(tuple(used["in_words"]) for used in found["settings"])]
+        lines += [*table(used, indent=2), ""]
     lines += _metrics_lines(found["last_steps"], found["unreadable_metric_lines"])
     rows = [("checkpoint", "tokens", "GiB", "created")]
     for entry in found["checkpoints"]:
@@ -175,7 +187,14 @@ def _metrics_lines(records: list[dict[str, Any]], unreadable: int) -> list[str]:
     tags = [tag for tag in _SHOWN_TAGS if any(tag in record for record in records)]
     rows = [("step", "tokens", *tags)]
     for record in records:
-        values = [f"{record[tag]:.4g}" if isinstance(record.get(tag), int | float) else "" for tag in tags]
+        values = [_shown(record.get(tag)) for tag in tags]
         rows.append((str(record.get("step", "")), str(record.get("tokens", "")), *values))
     lines = table(rows, indent=2, right=range(len(rows[0])))
     return [*lines, *([f"  ({counted(unreadable, 'line')} not readable)"] if unreadable else []), ""]
+
+
+def _shown(value: Any) -> str:
+    try:
+        return f"{value:.4g}" if isinstance(value, int | float) else ""
+    except OverflowError:  # JSON has whole numbers of any length
+        return "inf"

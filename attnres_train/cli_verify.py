@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnres_train.checkpoint.folder import checkpoints_folder, is_named, named_steps
+from attnres_train.checkpoint.folder import checkpoints_folder, is_named, named_steps, readable
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.checkpoint.verify import damages, strangers
 from attnres_train.errors import Problem, Refused, refuse
@@ -21,8 +21,9 @@ def verify(path: Path) -> list[dict[str, Any]]:
     """
     absolute = path.absolute()
     named = list(named_steps(checkpoints_folder(absolute)).values())
-    if (absolute / FILE_NAME).exists() or (absolute.is_dir() and is_named(absolute)):
-        named = [absolute]
+    with readable(path):
+        if (absolute / FILE_NAME).exists() or (absolute.is_dir() and is_named(absolute)):
+            named = [absolute]
     if not named:
         message = f"{absolute} is neither a checkpoint nor a run that has one"
         raise refuse(str(path), message, "give RUN, or RUN/checkpoints/step-XXXXXXXX")

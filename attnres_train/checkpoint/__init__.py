@@ -10,6 +10,7 @@ save.py          write aside, vote, publish
 load.py          continue from it
 sharded.py       optimizer states under logical names, in torch's and megatron-core's distributed format
 metadata.py      reading that format's metadata without running what is in it
+plain.py         what torch's safe mode does not load, in words
 random_state.py  the random streams of each rank
 space.py         whether the next one will have room
 config.py        the [checkpoint] section

@@ -6,7 +6,8 @@ import difflib
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -35,11 +36,25 @@ def partial_folder(checkpoints: Path, step: int) -> Path:
 
 
 def named_steps(checkpoints: Path) -> dict[int, Path]:
-    """Folders that have a checkpoint's name, whole or not, by step, oldest first."""
-    if not checkpoints.is_dir():
-        return {}
-    steps = ((_step_of_name(path), path) for path in checkpoints.iterdir() if path.is_dir())
-    return dict(sorted((step, path) for step, path in steps if step is not None))
+    """Folders that have a checkpoint's name, whole or not, by step, oldest first.
+
+    Raises Refused where they cannot be listed.
+    """
+    with readable(checkpoints):
+        if not checkpoints.is_dir():
+            return {}
+        steps = ((_step_of_name(path), path) for path in checkpoints.iterdir() if path.is_dir())
+        return dict(sorted((step, path) for step, path in steps if step is not None))
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Have an OSError of the block refused in words: it looks at `path` or below it."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{error.filename or path} cannot be read: {error.strerror}"
+        raise refuse(str(path), message, "give this user the right to read it, or name another") from error
 
 
 def is_named(folder: Path) -> bool:
@@ -65,9 +80,9 @@ def make_partial(partial: Path) -> None:
 
 
 def _remove(path: Path) -> str | None:
-    """Remove the folder at `path` as far as it goes, or the link to one; what stays and why, None if nothing does."""
+    """Remove what is at `path` as far as it goes, of a link only itself; what stays and why, None if nothing does."""
     try:
-        if path.is_symlink():
+        if path.is_symlink() or not path.is_dir():
             path.unlink()
         else:
             shutil.rmtree(path)
@@ -148,7 +163,8 @@ def candidates(resume: str, run_folder: Path) -> list[Path]:
             remedy = 'check training.run_folder, or write "auto" to start at step 0 where there is none'
             raise refuse("checkpoint.resume", f'is "must", but there is no checkpoint in {checkpoints}', remedy)
         return named
-    return _from_stated(Path(resume).absolute(), by_step)
+    with readable(Path(resume)):
+        return _from_stated(Path(resume).absolute(), by_step)
 
 
 def is_stated(resume: str) -> bool:

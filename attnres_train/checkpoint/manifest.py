@@ -125,13 +125,13 @@ def read_manifest(folder: Path) -> Manifest:
     Raises Refused for a folder that has none of this format, or a damaged one, naming what is wrong with it.
     """
     path = folder / FILE_NAME
-    if not path.is_file():
-        raise refuse(
-            str(folder.absolute()),
-            f"is no whole checkpoint: it has no {FILE_NAME}",
-            "give the folder of one checkpoint, such as RUN/checkpoints/step-00000100",
-        )
     try:
+        if not path.is_file():
+            raise refuse(
+                str(folder.absolute()),
+                f"is no whole checkpoint: it has no {FILE_NAME}",
+                "give the folder of one checkpoint, such as RUN/checkpoints/step-00000100",
+            )
         fields = json.loads(_whole_text(path))
         if fields.get("format") != FORMAT:
             what = f"{FILE_NAME} has format {fields.get('format')}, this version reads {FORMAT}"

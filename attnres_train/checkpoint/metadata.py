@@ -9,13 +9,18 @@ from __future__ import annotations
 import importlib
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.futures import Future
+
+from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 
 METADATA_FILE = ".metadata"
 _DESCRIPTIONS = {
@@ -53,19 +58,45 @@ class DescriptionUnpickler(pickle.Unpickler):
 
 
 class SafeReader(dcp.FileSystemReader):
-    """torch's reader of `.distcp` files, whose tensors it reads in torch's safe mode, with metadata read safely."""
+    """torch's reader of `.distcp` files, whose tensors it reads in torch's safe mode, with metadata read safely.
+
+    It opens only `files`, those of the manifest, which have been held against their checksums; None: all in the folder.
+    """
+
+    def __init__(self, folder: Path, files: Collection[str] | None = None):
+        super().__init__(folder)
+        self._files = files
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
-        return read_metadata(Path(self.path))
+        return read_metadata(Path(self.path), self._files)
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """File by file, so that a failure names its file. Raises NotPlain."""
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
+        for name, items in by_file.items():
+            try:
+                super().read_data(replace(plan, items=items), planner).wait()
+            except Exception as error:
+                raise NotPlain(f"{name} {why_not_loaded(error)}") from error
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
 
 
-def read_metadata(folder: Path) -> Metadata:
-    """Raises OSError, or UnpicklingError for what is no metadata or has foreign types."""
+def read_metadata(folder: Path, files: Collection[str] | None = None) -> Metadata:
+    """Raises OSError, or UnpicklingError for what is no metadata, has foreign types or leads beyond `files`, which are
+    all in the folder where None."""
     data = (folder / METADATA_FILE).read_bytes()
     with _types_unchanged():
         metadata = DescriptionUnpickler(io.BytesIO(data)).load()
     if not isinstance(metadata, Metadata):
         raise ForeignType(f"a {type(metadata).__name__} in the place of the metadata")
+    known = {path.name for path in folder.iterdir()} if files is None else files
+    for name in {part.relative_path for part in (metadata.storage_data or {}).values()}:
+        if name not in known:
+            raise ForeignType(f"a part in {name!r}, which is no file of the checkpoint")
     return metadata
 
 

@@ -9,7 +9,7 @@ import torch
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
 from attnres_train.checkpoint.checksum import FileRecord, written
-from attnres_train.parallel.grid import Grid
+from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 
 _TRACKER = "tracker/"
 
@@ -35,9 +35,28 @@ def save_random_state(folder: Path, streams: dict[str, torch.Tensor], rank: int)
     return {path.name: file.record}
 
 
-def load_random_state(folder: Path, grid: Grid) -> None:
-    """Set the streams of this rank to what `save_random_state` wrote; loading runs no code."""
-    streams = torch.load(random_state_file(folder, grid.rank), weights_only=True)
+def read_random_state(path: Path) -> dict[str, torch.Tensor]:
+    """The streams that `save_random_state` wrote to `path`; those of a GPU stay as they are where there is none, and
+    the other way round. Loading runs no code. Raises NotPlain."""
+    try:
+        streams = torch.load(path, weights_only=True)
+    except Exception as error:  # damaged bytes can say anything
+        raise NotPlain(f"{path.name} {why_not_loaded(error)}") from error
+    mine = random_streams()
+    if not isinstance(streams, dict) or "torch" not in streams or not all(isinstance(name, str) for name in streams):
+        raise NotPlain(f"{path.name} holds no random streams")
+    if ("cuda" in streams) != ("cuda" in mine):
+        streams = {**mine, "torch": streams["torch"]}
+    for name, stream in streams.items():
+        if not isinstance(stream, torch.Tensor) or stream.dtype != torch.uint8:
+            raise NotPlain(f"{path.name} holds a {type(stream).__name__} in the place of the random stream {name!r}")
+        if name in mine and stream.shape != mine[name].shape:
+            raise NotPlain(f"{path.name} holds {stream.numel()} bytes of the random stream {name!r}")
+    return streams
+
+
+def set_random_state(streams: dict[str, torch.Tensor]) -> None:
+    """Go on with `streams`, of which the device's may be absent. Raises RuntimeError where they hold nonsense."""
     torch.set_rng_state(streams["torch"])
     if torch.cuda.is_available() and "cuda" in streams:
         torch.cuda.set_rng_state(streams["cuda"])

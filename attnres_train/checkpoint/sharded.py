@@ -10,9 +10,11 @@ guard), its reader unpickles, and neither leaves room for checksums or for train
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from attnres_train.checkpoint.checksum import FileRecord, record_of, written
 from attnres_train.checkpoint.manifest import TensorRecord
 from attnres_train.checkpoint.metadata import METADATA_FILE, SafeReader
+from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.optim.groups import decays
@@ -93,10 +96,31 @@ class PendingStates:
         assert self._metadata is not None
         self._writer.finish(self._metadata, results)
         folder = Path(self._writer.path)
-        save_config(CheckpointingConfig("torch_dist", 1), str(folder))
+        save_config(_FORMAT, str(folder))
         torch.save({}, folder / COMMON_STATE_FNAME)
-        names = (METADATA_FILE, CONFIG_FNAME, COMMON_STATE_FNAME)
-        return {name: record_of(folder / name) for name in names}
+        return {name: record_of(folder / name) for name in (METADATA_FILE, *SMALL_FILES)}
+
+
+SMALL_FILES = (CONFIG_FNAME, COMMON_STATE_FNAME)
+"""What makes megatron-core know the format; it would load the second without torch's safe mode."""
+_FORMAT = CheckpointingConfig("torch_dist", 1)
+
+
+def check_small_files(folder: Path) -> None:
+    """Raises NotPlain where one of SMALL_FILES is not what `PendingStates.finish` writes."""
+    config, common = (folder / name for name in SMALL_FILES)
+    try:
+        found = json.loads(config.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise NotPlain(f"{config.name} cannot be read: {error}") from error
+    if found != asdict(_FORMAT):
+        raise NotPlain(f"{config.name} is of another format: {found!r:.200}")
+    try:
+        content = torch.load(common, weights_only=True)
+    except Exception as error:  # damaged bytes can say anything
+        raise NotPlain(f"{common.name} {why_not_loaded(error)}") from error
+    if not isinstance(content, dict) or content:
+        raise NotPlain(f"{common.name} holds a {type(content).__name__} that no checkpoint of this version has")
 
 
 @contextmanager
@@ -130,9 +154,14 @@ class CheckedWriter(dcp.FileSystemWriter):
 
 
 def load_states(
-    folder: Path, parameters: Sequence[LogicalParameter], grid: Grid, *, without: Collection[str] = ()
+    folder: Path,
+    files: Collection[str],
+    parameters: Sequence[LogicalParameter],
+    grid: Grid,
+    *,
+    without: Collection[str] = (),
 ) -> dict[str, OptimizerState]:
-    """Read what this rank holds of every parameter in `parameters`; a collective.
+    """Read what this rank holds of every parameter in `parameters`, from `files` in `folder`; a collective.
 
     `without` has keys such as `first_moment/NAME` that are zero instead. Loading runs no code.
     """
@@ -144,7 +173,7 @@ def load_states(
         if f"{kind}/{p.name}" not in without
         for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, whole[f"{kind}/{p.name}"], grid))
     }
-    loaded = _read(folder, sharded)
+    loaded = _read(folder, files, sharded)
     for p in parameters:
         for kind in KINDS:
             key = f"{kind}/{p.name}"
@@ -157,14 +186,14 @@ def load_states(
     }
 
 
-def _read(folder: Path, sharded: dict[str, ShardedTensor]) -> dict[str, Tensor]:
+def _read(folder: Path, files: Collection[str], sharded: dict[str, ShardedTensor]) -> dict[str, Tensor]:
     """The pieces, filled from `folder`: what megatron-core's own strategy does, through a reader that runs no code."""
     by_key, flat, renamed = _replace_state_dict_keys_with_sharded_keys(sharded)
     state_dict = mcore_to_pyt_state_dict(by_key, True)
     with _failures_in_words():
         dcp.load(
             state_dict,
-            storage_reader=SafeReader(folder),
+            storage_reader=SafeReader(folder, files),
             planner=MCoreLoadPlanner(shapes_validation_sharded_tensors=list(sharded.values())),
         )
     found = {key: _unwrap_pyt_sharded_tensor(value) for key, value in state_dict.items()}
@@ -181,8 +210,12 @@ def _failures_in_words() -> Iterator[None]:
     try:
         yield
     except CheckpointException as failure:
-        told = [f"rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in failure.failures.items()]
+        told = [f"rank {rank}: {_told(cause)}" for rank, (cause, _) in failure.failures.items()]
         raise CheckpointFailure("; ".join(told)) from failure
+
+
+def _told(cause: BaseException) -> str:
+    return str(cause) if isinstance(cause, NotPlain) else f"{type(cause).__name__}: {cause}"
 
 
 def whole_tensors(parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, TensorRecord]:

@@ -6,7 +6,6 @@ that names anything else is refused; `tests/distributed/test_import_deepspeed.py
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from attnres_train.checkpoint.plain import why_not_loaded
 from attnres_train.errors import Problem, Refused, refuse
 
 
@@ -38,7 +38,6 @@ STAND_INS: Mapping[str, Callable[..., Any]] = {
 """The classes of DeepSpeed's that a file may name."""
 
 DAMAGED = "copy the checkpoint again, or name an older one with --tag"
-_FOREIGN = re.compile(r"GLOBAL (\S+)")
 
 
 def load_plain(path: Path) -> dict[str, Any]:
@@ -51,15 +50,12 @@ def load_plain(path: Path) -> dict[str, Any]:
     try:
         with torch.serialization.safe_globals([(stand_in, name) for name, stand_in in STAND_INS.items()]):
             loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except UnpicklingError as error:
-        found = _FOREIGN.search(str(error))
-        what = f"names the foreign type {found[1]}" if found else f"is not plain: {str(error).splitlines()[0]}"
-        remedy = (
+    except Exception as error:  # damaged bytes can say anything
+        again = (
             "save it again without what is no number, text, tensor, list or dict: see the client_state of your script"
         )
-        raise refuse(str(path), f"{what}, and could run code", remedy) from error
-    except Exception as error:  # damaged bytes can say anything
-        raise refuse(str(path), f"cannot be read: {type(error).__name__}: {error}", DAMAGED) from error
+        remedy = again if isinstance(error, UnpicklingError) else DAMAGED
+        raise refuse(str(path), why_not_loaded(error), remedy) from error
     if not isinstance(loaded, dict):
         raise refuse(str(path), f"holds a {type(loaded).__name__}, no dictionary", "give a checkpoint of DeepSpeed's")
     return loaded

@@ -4,6 +4,7 @@ metrics.py         the tags and values of a logged step; phases.py those of its 
 tags.py            what each tag holds, in which unit: the words that TensorBoard shows
 record_lines.py    a line of records, read back
 kept_file.py       a file that may be taken away while it is written
+settings_history.py  which settings were used from which step to which
 sinks.py           lines of JSON, each step once across resumes; what guards training from a full disk
 tail.py            the last lines of a file
 event_file.py      TensorBoard's files

@@ -67,6 +67,15 @@ class EventFile:
         self._add(step, summary=Summary(value=[value]))
         self._described.add(tag)
 
+    def text(self, step: int, tag: str, words: str) -> None:
+        """Words for the text tab."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        value = Summary.Value(tag=tag, tensor=make_tensor_proto([words]), metadata=self._words(tag, "text"))
+        self._add(step, summary=Summary(value=[value]))
+        self._described.add(tag)
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
@@ -77,7 +86,11 @@ class EventFile:
 
         if tag in self._described:
             return None
-        kinds = {"scalars": protocol.DATA_CLASS_SCALAR, "images": protocol.DATA_CLASS_BLOB_SEQUENCE}
+        kinds = {
+            "scalars": protocol.DATA_CLASS_SCALAR,
+            "images": protocol.DATA_CLASS_BLOB_SEQUENCE,
+            "text": protocol.DATA_CLASS_TENSOR,
+        }
         owner = protocol.SummaryMetadata.PluginData(plugin_name=plugin)
         # Without the class of its data, TensorBoard's fast server would drop the words.
         return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])

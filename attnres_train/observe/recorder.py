@@ -104,6 +104,11 @@ class Recorder:
         self._write(state, {"time/checkpoint_durable_seconds": seconds})
         log.info(f"step {state.step}  checkpoint durable: {folder} ({seconds:.1f} s)")
 
+    def text(self, step: int, tag: str, words: str) -> None:
+        """Words for the text tab; called on rank 0 alone."""
+        for sink in self.sinks:
+            sink.text(step, tag, words)
+
     def close(self) -> None:
         if self._depth is not None:
             self._depth.close()

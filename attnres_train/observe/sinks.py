@@ -26,6 +26,8 @@ class Sink(Protocol):
 
     def picture(self, step: int, tag: str, png: bytes) -> None: ...
 
+    def text(self, step: int, tag: str, words: str) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -58,6 +60,9 @@ class JsonlSink:
     def picture(self, step: int, tag: str, png: bytes) -> None:
         """Lines hold no pictures."""
 
+    def text(self, step: int, tag: str, words: str) -> None:
+        """Nor words: `settings.jsonl` has them."""
+
     def close(self) -> None:
         self._file.close()
 
@@ -86,6 +91,9 @@ class Guarded:
     def picture(self, step: int, tag: str, png: bytes) -> None:
         if self._pictures:
             self._record(lambda sink: sink.picture(step, tag, png))
+
+    def text(self, step: int, tag: str, words: str) -> None:
+        self._record(lambda sink: sink.text(step, tag, words))
 
     def close(self) -> None:
         if self._sink is not None:

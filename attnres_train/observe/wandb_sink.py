@@ -36,6 +36,9 @@ class WandbSink:
         with _as_os_errors():
             self._run.log({tag: self._image(Image.open(BytesIO(png)))}, step=step)
 
+    def text(self, step: int, tag: str, words: str) -> None:
+        """A run there has its settings as its configuration."""
+
     def close(self) -> None:
         with _as_os_errors():
             self._run.finish()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnres_train.errors import refuse
+from attnres_train.observe.settings_history import read_history, rows
 from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
 from attnres_train.report.depth_charts import by_depth_section, map_section
 from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_tables
@@ -91,6 +92,9 @@ def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping
     notes = [[run.label, words] for run in runs for words in run.notes]
     if notes:
         tables.append(Table(["run", "damaged or absent in its folder"], notes))
+    used = [[run.label, *row] for run in runs for row in rows(read_history(run.folder))]
+    if used:
+        tables.append(Table(["run", "steps", "settings"], used))
     configured = [run.label for run in runs if run.config is not None]
     if len(configured) > 1:
         note = "What differs between the configurations, run folders left out:"

@@ -24,6 +24,7 @@ from attnres_train.observe.metrics import VALIDATION_TAG, Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.observe.profiling import Profiling
 from attnres_train.observe.recorder import Recorder, recorded_tags
+from attnres_train.observe.settings_history import keep_history
 from attnres_train.observe.sinks import keep_text
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -38,6 +39,7 @@ from attnres_train.trainer.skipped import SkippedSteps
 from attnres_train.trainer.step import train_step
 
 log = logging.getLogger(CONSOLE)
+CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,6 @@ def train(run: Run) -> ExitCode:
     last_step = last_step_of(run.config.training)
     run.presence.at("loading")
     state = resume(run.checkpoint, run.parts.engine, run.grid, run.identity, run.config.checkpoint.allow, run.folder)
-    if run.grid.rank == 0:  # only now: a resume that was refused leaves the folder as it was
-        keep_text(run.folder / "config.toml", run.resolved)
     first_step = state.step
     recorded = recorded_tags(run.grid, run.folder, state.step)
     owed = _owes_evaluation(run, state, recorded)
@@ -80,6 +80,8 @@ def train(run: Run) -> ExitCode:
             return ExitCode.DONE
     else:
         check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
+        if run.grid.rank == 0 and not (run.folder / CONFIG).exists():
+            keep_text(run.folder / CONFIG, run.resolved)
     recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
     run.stop.training_begins()
     stopped = _evaluate(run, recorder, state, recorded) if owed else False
@@ -97,7 +99,7 @@ def _steps(run: Run, recorder: Recorder, state: TrainState, last_step: int) -> t
     watch = DepthWatch(run.parts.stages, run.grid)
     profiling = Profiling(config.observe, run.folder, run.grid.rank, run.grid.device)
     skipped = SkippedSteps(config.training.stop_after_skipped_steps)
-    stopped = False
+    stopped, began = False, state.step
     while state.step < last_step and not stopped:
         run.presence.at("training", state.step + 1)
         asked = run.stop.asked()
@@ -106,6 +108,8 @@ def _steps(run: Run, recorder: Recorder, state: TrainState, last_step: int) -> t
             state, report, batches = train_step(run.parts, run.loader, config, state, asked, saves.standing)
         stopped = report.stop_requested and state.step < config.training.steps
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=stopped or state.step == last_step)
+        if state.step == began + 1 and run.grid.rank == 0:
+            _keep_settings(run, recorder, began)
         if looks:
             recorder.depth(state, watch.collect())
         saves.advance(report)
@@ -159,6 +163,14 @@ def _evaluate(run: Run, recorder: Recorder, state: TrainState, recorded: Collect
 def _say(lines: list[str]) -> None:
     for line in lines:
         log.info(line)
+
+
+def _keep_settings(run: Run, recorder: Recorder, began: int) -> None:
+    """Only once a step has been trained with them: a launch that trains nothing leaves the folder as it was."""
+    keep_text(run.folder / CONFIG, run.resolved)
+    changed = keep_history(run.folder, began, run.grid.world_size, run.identity.settings)
+    if changed is not None:
+        recorder.text(began + 1, "settings", changed)
 
 
 def _due(step: int, interval_steps: int | None) -> bool:

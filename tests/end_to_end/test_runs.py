@@ -17,6 +17,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from attnres_train.observe.claim import claim_run_folder
+from attnres_train.observe.settings_history import read_history
 from tests.end_to_end.conftest import ROOT, Corpus, by_step, launch, records
 from tests.end_to_end.processes import ancestors, read, wait_for_rank
 
@@ -79,9 +80,11 @@ def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
     assert list(by_step(run, "depth/entropy/head")) == [4, 8, 12] == maps(run)
     assert [len(r["samples"]) for r in records(run / "samples.jsonl")] == [8] * 12
 
-    again = launch(config, 2)
+    kept = [(run / name).read_bytes() for name in ("config.toml", "settings.jsonl")]
+    again = launch(config, 2, "--parallel.pipeline", "1")
     assert "complete: 12 of 12 steps are done" in again.stdout
     assert by_step(run, "loss/train") == losses
+    assert [(run / name).read_bytes() for name in ("config.toml", "settings.jsonl")] == kept, "it trained nothing"
 
 
 def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Path], tmp_path: Path) -> None:
@@ -141,6 +144,10 @@ def test_another_layout_goes_on_with_the_same_samples(write_config: Callable[...
     assert list(by_step(run, "loss/train").values()) == pytest.approx(
         list(by_step(tmp_path / "whole", "loss/train").values()), rel=1e-5
     )
+    before, after = read_history(run)
+    assert (before.steps, after.steps) == ("1 to 6", "from 7") and before.settings["ranks"] == 2
+    assert after.changed["parallel.tensor"] == (2, 1) and after.changed["training.micro_batch_size"] == (2, 1)
+    assert tomllib.loads((run / "config.toml").read_text())["parallel"]["tensor"] == 1
     for mine, theirs in zip(records(run / "samples.jsonl"), records(tmp_path / "whole/samples.jsonl"), strict=True):
         assert sorted(mine["samples"]) == sorted(theirs["samples"])
 

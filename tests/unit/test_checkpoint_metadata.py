@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import operator
 import os
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -20,6 +21,7 @@ from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from attnres_train.checkpoint.metadata import METADATA_FILE, ForeignType, SafeReader, read_metadata
+from attnres_train.checkpoint.random_state import random_streams, read_random_state
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
@@ -208,13 +210,12 @@ def test_every_type_that_our_checkpoints_contain_is_known(ours: Path) -> None:
         assert (tuple(stored.size), stored.properties.dtype) == (tensor.shape, torch.float32)
 
 
-def with_metadata(original: Path, folder: Path, data: bytes) -> Path:
-    """A copy whose metadata are `data`, which its manifest vouches for."""
+def resealed(original: Path, folder: Path, changes: Mapping[str, bytes], unlisted: Collection[str] = ()) -> Path:
+    """A copy of the checkpoint `original` with other files, in a manifest that vouches for all but `unlisted`."""
     for file in original.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    (folder / METADATA_FILE).write_bytes(data)
+        (folder / file.name).write_bytes(changes.get(file.name, file.read_bytes()))
     stated = read_manifest(original)
-    files = {**stated.files, METADATA_FILE: record_of(folder / METADATA_FILE)}
+    files = {name: record_of(folder / name) for name in stated.files if name not in unlisted}
     write_manifest(folder, Manifest(**{**vars(stated), "files": files}))
     return folder
 
@@ -235,7 +236,7 @@ def refused_load(folder: Path) -> str:
 def test_a_forged_checkpoint_is_refused_and_not_run(ours: Path, folder: Path) -> None:
     marker = folder / "ran"
     data = pickle.dumps(metadata_with(Calls(os.system, f"touch {marker}")))
-    told = refused_load(with_metadata(ours, folder, data))
+    told = refused_load(resealed(ours, folder, {METADATA_FILE: data}))
     assert "its metadata hold the foreign type posix.system" in told and str(folder) in told
     assert not marker.exists()
 
@@ -260,4 +261,72 @@ NOT_CAUGHT = {
     ids=[*NO_METADATA, *NOT_CAUGHT],
 )
 def test_metadata_that_cannot_be_read_are_refused_whatever_is_wrong(data: bytes, ours: Path, folder: Path) -> None:
-    assert "its metadata " in refused_load(with_metadata(ours, folder, data))
+    assert "its metadata " in refused_load(resealed(ours, folder, {METADATA_FILE: data}))
+
+
+def saved(value: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    return stream.getvalue()
+
+
+RANDOM, STATES = "random-00000.pt", "__0_0.distcp"
+CODE = Calls(os.system, "false")
+NO_STREAM = torch.zeros_like(torch.get_rng_state())
+FORGED: Mapping[str, tuple[str, bytes, str]] = {
+    "random code": (RANDOM, saved({"torch": CODE}), f"{RANDOM} names the foreign type posix.system"),
+    "random text": (RANDOM, b"hello", f"{RANDOM} cannot be read: "),
+    "random list": (RANDOM, saved([1]), f"{RANDOM} holds no random streams"),
+    "random nothing": (RANDOM, saved({}), f"{RANDOM} holds no random streams"),
+    "random floats": (RANDOM, saved({"torch": torch.zeros(3)}), f"{RANDOM} holds a Tensor in the place of"),
+    "random length": (RANDOM, saved({"torch": torch.zeros(3, dtype=torch.uint8)}), f"{RANDOM} holds 3 bytes of"),
+    "random zeros": (RANDOM, saved({"torch": NO_STREAM}), f"{RANDOM} holds no random stream"),
+    "common code": ("common.pt", saved(CODE), "common.pt names the foreign type posix.system"),
+    "common more": ("common.pt", saved({"a": 1}), "common.pt holds a dict that no checkpoint of this version has"),
+    "config other": ("metadata.json", b'{"sharded_backend": "zarr"}', "metadata.json is of another format: {'sharded"),
+    "config text": ("metadata.json", b"no", "metadata.json cannot be read: "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data", "told"), FORGED.values(), ids=FORGED)
+def test_a_forged_part_is_refused_by_file_and_type(name: str, data: bytes, told: str, ours: Path, folder: Path) -> None:
+    refused = refused_load(resealed(ours, folder, {name: data}))
+    assert told in refused and str(folder) in refused and "weights_only" not in refused
+
+
+@pytest.mark.parametrize("name", [METADATA_FILE, RANDOM, STATES, "common.pt", "metadata.json"])
+def test_a_file_that_the_manifest_does_not_name_is_not_read(name: str, ours: Path, folder: Path) -> None:
+    refused = refused_load(resealed(ours, folder, {}, unlisted=[name]))
+    assert name in refused and (
+        "not among the files of the manifest" in refused or "no file of the checkpoint" in refused
+    )
+
+
+def test_a_pickle_among_the_states_is_refused_by_file_and_type(ours: Path, folder: Path) -> None:
+    """In the place of the first tensor, with metadata that say so."""
+    forged = saved(Calls(os.system, f"touch {folder / 'ran'}"))
+    metadata = read_metadata(ours)
+    for place in metadata.storage_data.values():
+        place.offset, place.length = 0, len(forged)
+    data = {STATES: forged, METADATA_FILE: pickle.dumps(metadata)}
+    refused = refused_load(resealed(ours, folder, data))
+    assert f"cannot be read: rank 0: {STATES} names the foreign type posix.system, and could run code" in refused
+    assert "weights_only" not in refused and not (folder / "ran").exists()
+
+
+def test_metadata_do_not_lead_out_of_the_folder(ours: Path, folder: Path) -> None:
+    """(unslothai/unsloth#6796)"""
+    metadata = read_metadata(ours)
+    for place in metadata.storage_data.values():
+        place.relative_path = str(ours / place.relative_path)
+    refused = refused_load(resealed(ours, folder, {METADATA_FILE: pickle.dumps(metadata)}))
+    assert f"its metadata hold a part in '{ours / STATES}', which is no file of the checkpoint" in refused
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_streams_of_a_gpu_are_left_where_there_is_none(folder: Path) -> None:
+    stream = torch.get_rng_state().clone()
+    of_gpu = torch.zeros(16, dtype=torch.uint8)
+    (folder / RANDOM).write_bytes(saved({"torch": stream, "cuda": of_gpu, "tracker/model-parallel-rng": of_gpu}))
+    found = read_random_state(folder / RANDOM)
+    assert found.keys() == random_streams().keys() and found["torch"].equal(stream)

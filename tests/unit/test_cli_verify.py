@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from attnres_train.checkpoint.checksum import record_of
-from attnres_train.checkpoint.folder import point_to_latest
+from attnres_train.checkpoint.folder import candidates, point_to_latest
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
 from attnres_train.cli import main
+from attnres_train.errors import ExitCode, Refused
 from tests.unit.checkpoint_folders import checkpoint, flip, manifest, run_with, write_sealed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,3 +208,27 @@ def test_inspect_does_not_take_the_hint_for_an_unpublished_checkpoint(tmp_path: 
 def test_inspect_refuses_a_manifest_without_shapes(tensor: dict[str, Any], tmp_path: Path, capsys: Capture) -> None:
     write_sealed(tmp_path, plain_fields(manifest()) | {"tensors": {"a": tensor}})
     as_json(capsys, "inspect", tmp_path, expect=2)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_what_this_user_may_not_list_is_refused_in_words(
+    command: str, run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = Path.iterdir
+
+    def guarded(path: Path) -> Iterator[Path]:
+        if path.name == "checkpoints":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listing(path)
+
+    monkeypatch.setattr(Path, "iterdir", guarded)
+    assert main([command, str(run)]) == ExitCode.REFUSED
+    assert f"{run / 'checkpoints'} cannot be read: Permission denied" in capsys.readouterr().err
+    with pytest.raises(Refused, match="checkpoints cannot be read: Permission denied"):
+        candidates("auto", run)
+
+
+def test_inspect_shows_numbers_of_any_length(run: Path, capsys: Capture) -> None:
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss/train": ' + "9" * 400 + "}\n")
+    assert main(["inspect", str(run)]) == ExitCode.DONE
+    assert "inf" in capsys.readouterr().out

@@ -115,6 +115,7 @@ def test_a_kill_between_two_renames_is_no_obstacle_to_the_next_publication(
 def test_a_folder_that_cannot_be_flushed_keeps_nothing_from_being_published(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """(facebook/rocksdb#2929, libgit2/libgit2#5356)"""
     flush = os.fsync
 
     def refusing(descriptor: int) -> None:
