@@ -23,6 +23,10 @@ _OWN_WORD = re.compile(r"(\S+: )?\[[-\d :,]+\] \[[A-Z]+\] \[(launch|runner|multi
 """How a line of DeepSpeed's launchers begins, also of one on another host."""
 
 
+REFUSED = "refused; nothing was trained (exit code 2)"
+"""The last line of every refusal."""
+
+
 class Verdict(NamedTuple):
     code: ExitCode
     lines: list[str]
@@ -134,12 +138,12 @@ def judge(
     if len(mine) == len(local) and set(ends) == {"done"}:  # whatever became of the launcher then, all is saved
         return Verdict(ExitCode.DONE, [])
     if not mine and launcher_code == ExitCode.REFUSED:
-        return Verdict(ExitCode.REFUSED, ["refused; nothing was trained (exit code 2)"], unexplained=True)
+        return Verdict(ExitCode.REFUSED, [REFUSED], unexplained=True)
     refused = [record for record in everybody if record.end == "refused"]
     cause = first_cause(everybody)
     if refused and (cause is None or cause.end == "lost"):
         told = f"refused:\n{refused[0].reason}"
-        return Verdict(ExitCode.REFUSED, [told, "refused; nothing was trained (exit code 2)"])
+        return Verdict(ExitCode.REFUSED, [told, REFUSED])
     begun = any(record.step is not None for record in mine)
     harmless = {"stopped", "done", "lost", None} if asked and not begun else {"stopped"}
     all_stopped = len(mine) == len(local) and bool(mine) and set(ends) <= {"stopped"}
