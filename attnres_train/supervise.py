@@ -25,7 +25,7 @@ from attnres_train.config.load import load
 from attnres_train.config.overrides import separate
 from attnres_train.config.resolve import run_folder
 from attnres_train.errors import ExitCode, Refused
-from attnres_train.launch.process import end_with_parent
+from attnres_train.launch.process import end_with_parent, speak_freely
 from attnres_train.launch.record import read_records
 from attnres_train.observe.claim import is_claimed
 
@@ -124,6 +124,7 @@ def folder_of(command: Sequence[str]) -> Path:
 
 
 def main() -> int:
+    speak_freely()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pause", type=float, default=10, metavar="SECONDS", help="between launches (%(default)s)")
     parser.add_argument("--dry-run", action="store_true", help="print what is launched and start nothing")
