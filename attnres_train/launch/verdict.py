@@ -97,7 +97,9 @@ def silent_ends(
         record = records.get(rank)
         if record is None:
             if (code := words.of(rank, None)) is not None:
-                found.append(Record(rank, "this host", 0, now, now, end="killed", reason=killed_in_words(code)))
+                # Launchers end the others by SIGTERM: after the one that failed.
+                then = now + (code == -signal.SIGTERM)
+                found.append(Record(rank, "this host", 0, now, then, end="killed", reason=killed_in_words(code)))
         elif record.end is None and record.pid not in alive:
             record.end, record.reason = "killed", killed_in_words(words.of(rank, record.pid))
             found.append(record)
