@@ -31,6 +31,7 @@ from attnres_train.launch.names import (
     Master,
     free_port,
     interface_towards,
+    is_known,
     is_own,
     parse_master,
     resolve,
@@ -240,7 +241,9 @@ def _plan(options: argparse.Namespace) -> tuple[Launch, list[Host]]:
         _refuse_folders_that_shells_read(os.getcwd(), sys.executable)
     hostfile = options.hostfile if options.launcher == "deepspeed" else None
     return (
-        Launch(options.launcher, ranks, nodes, node_rank, master, hostfile, pdsh, options.arguments),
+        Launch(
+            options.launcher, ranks, nodes, node_rank, master, hostfile, pdsh, options.arguments, is_known("localhost")
+        ),
         hosts,
     )
 
