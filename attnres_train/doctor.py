@@ -23,6 +23,7 @@ from attnres_train.depth.describe import default_device_type, why_no_backend
 from attnres_train.doctor_device import device_summary, measure_device
 from attnres_train.errors import Problem, Refused
 from attnres_train.launch.facts import version_facts
+from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
 from attnres_train.launch.names import is_own, resolve
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import device_file_text
@@ -196,13 +197,25 @@ def _checks(loaded: Loaded | None) -> list[str]:
         warn = " (a loopback address: with several nodes set GLOO_SOCKET_IFNAME)" if address.startswith("127.") else ""
         lines = [f"own name resolves to {address}{warn}{'' if is_own(address) else ', which is not this machine'}"]
     except Refused:
-        lines = ["own name does not resolve: the launch scripts set GLOO_SOCKET_IFNAME for this"]
+        lines = [
+            f"own name {socket.gethostname()!r} does not resolve: the launch scripts do without it on one machine; for "
+            "several nodes name an address (--master), or add the name to /etc/hosts of every node"
+        ]
+    lines += _interface_problems()
     lines.append(f"clock: {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}")
     folder = run_folder(loaded.config, loaded.path) if loaded else Path.cwd()
     while not folder.exists():
         folder = folder.parent
     lines.append(f"disk: {shutil.disk_usage(folder).free / (1 << 30):,.1f} GiB free at {folder}")
     return lines + (_missing_here(loaded.config) if loaded else [])
+
+
+def _interface_problems() -> list[str]:
+    try:
+        refuse_wrong_interfaces(os.environ, interfaces())
+    except Refused as refusal:
+        return [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in refusal.problems]
+    return []
 
 
 def _missing_here(config: RunConfig) -> list[str]:

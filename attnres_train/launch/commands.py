@@ -28,6 +28,9 @@ others. Under every other launch the ranks inherit the environment of the script
 NOT_FORWARDED = ("ATTNRES_JOB", "ATTNRES_PARENT")
 """They mean processes and folders of one machine."""
 
+_STANDALONE = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+"""What torchrun makes of --standalone, but for the name."""
+
 Launcher = Literal["torchrun", "deepspeed"]
 
 
@@ -47,6 +50,8 @@ class Launch:
     """One script starts the ranks of all nodes."""
     arguments: Sequence[str]
     """The configuration and its overrides."""
+    knows_localhost: bool = True
+    """Whether that name resolves here, as torchrun takes for granted."""
 
 
 def command(launch: Launch) -> list[str]:
@@ -66,7 +71,8 @@ def _torchrun(launch: Launch) -> list[str]:
     words = [sys.executable, "-m", "torch.distributed.run"]
     if launch.master is None:
         # Ranks meet here by address: torchrun would tell them this machine's own name, which need not resolve.
-        words += ["--standalone", "--nproc-per-node", str(launch.ranks), "--local-addr", "127.0.0.1"]
+        alone = ["--standalone"] if launch.knows_localhost else _STANDALONE
+        words += [*alone, "--nproc-per-node", str(launch.ranks), "--local-addr", "127.0.0.1"]
     else:
         words += ["--nnodes", str(launch.nodes), "--node-rank", str(launch.node_rank)]
         words += ["--nproc-per-node", str(launch.ranks)]

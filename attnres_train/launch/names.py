@@ -50,6 +50,15 @@ def resolve(host: str) -> str:
         ) from error
 
 
+def is_known(host: str) -> bool:
+    """Whether the name resolves here."""
+    try:
+        resolve(host)
+    except Refused:
+        return False
+    return True
+
+
 def refuse_unknown_master(environment: Mapping[str, str]) -> None:
     """Refuse to wait for a rank 0 whose name, as the launcher told it, is not known here."""
     if (host := environment.get("MASTER_ADDR")) and "RANK" in environment:

@@ -32,6 +32,7 @@ from attnres_train.launch.names import (
     Master,
     free_port,
     interface_towards,
+    is_known,
     is_own,
     parse_master,
     resolve,
@@ -42,6 +43,7 @@ from attnres_train.launch.names import (
 from attnres_train.launch.process import PARENT, end_with_parent, parent_mark
 from attnres_train.launch.record import JOB, OUTPUT
 from attnres_train.launch.twice import refuse_double_launch
+from attnres_train.launch.verdict import REFUSED
 from attnres_train.launch.watch import Job
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -91,9 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with job_folder() as folder, _check(launch, total) as check:
             return _launch(launch, hosts, options.join_seconds, folder, check, stop)
     except Checked as checked:
-        return int(checked.args[0])
+        code = int(checked.args[0])
+        if code == ExitCode.REFUSED:
+            print(REFUSED, file=sys.stderr)
+        return code
     except Refused as refusal:
-        print(f"refused:\n{refusal}\nrefused; nothing was trained (exit code 2)", file=sys.stderr)
+        print(f"refused:\n{refusal}\n{REFUSED}", file=sys.stderr)
         return ExitCode.REFUSED
     except Stopped:
         print("stopped on a signal (exit code 3)", file=sys.stderr)
@@ -238,7 +243,9 @@ def _plan(options: argparse.Namespace) -> tuple[Launch, list[Host]]:
         _refuse_folders_that_shells_read(os.getcwd(), sys.executable)
     hostfile = options.hostfile if options.launcher == "deepspeed" else None
     return (
-        Launch(options.launcher, ranks, nodes, node_rank, master, hostfile, pdsh, options.arguments),
+        Launch(
+            options.launcher, ranks, nodes, node_rank, master, hostfile, pdsh, options.arguments, is_known("localhost")
+        ),
         hosts,
     )
 

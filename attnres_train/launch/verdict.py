@@ -23,6 +23,10 @@ _OWN_WORD = re.compile(r"(\S+: )?\[[-\d :,]+\] \[[A-Z]+\] \[(launch|runner|multi
 """How a line of DeepSpeed's launchers begins, also of one on another host."""
 
 
+REFUSED = "refused; nothing was trained (exit code 2)"
+"""The last line of every refusal."""
+
+
 class Verdict(NamedTuple):
     code: ExitCode
     lines: list[str]
@@ -93,7 +97,9 @@ def silent_ends(
         record = records.get(rank)
         if record is None:
             if (code := words.of(rank, None)) is not None:
-                found.append(Record(rank, "this host", 0, now, now, end="killed", reason=killed_in_words(code)))
+                # Launchers end the others by SIGTERM: after the one that failed.
+                then = now + (code == -signal.SIGTERM)
+                found.append(Record(rank, "this host", 0, now, then, end="killed", reason=killed_in_words(code)))
         elif record.end is None and record.pid not in alive:
             record.end, record.reason = "killed", killed_in_words(words.of(rank, record.pid))
             found.append(record)
@@ -134,12 +140,12 @@ def judge(
     if len(mine) == len(local) and set(ends) == {"done"}:  # whatever became of the launcher then, all is saved
         return Verdict(ExitCode.DONE, [])
     if not mine and launcher_code == ExitCode.REFUSED:
-        return Verdict(ExitCode.REFUSED, ["refused; nothing was trained (exit code 2)"], unexplained=True)
+        return Verdict(ExitCode.REFUSED, [REFUSED], unexplained=True)
     refused = [record for record in everybody if record.end == "refused"]
     cause = first_cause(everybody)
     if refused and (cause is None or cause.end == "lost"):
         told = f"refused:\n{refused[0].reason}"
-        return Verdict(ExitCode.REFUSED, [told, "refused; nothing was trained (exit code 2)"])
+        return Verdict(ExitCode.REFUSED, [told, REFUSED])
     begun = any(record.step is not None for record in mine)
     harmless = {"stopped", "done", "lost", None} if asked and not begun else {"stopped"}
     all_stopped = len(mine) == len(local) and bool(mine) and set(ends) <= {"stopped"}

@@ -89,6 +89,8 @@ class Job:
         self._failed_at: float | None = None
         self._asked_others_at = time.monotonic()
         self._asked_at: float | None = None
+        self._shared: set[Path] = set()
+        """Where the ranks leave their records beside the job's folder."""
 
     def __enter__(self) -> Job:
         return self
@@ -143,11 +145,14 @@ class Job:
                 log.write(words)
 
     def _read(self) -> dict[int, Record]:
-        """The records of the ranks that this launcher has started."""
-        if self.remote is None:
-            return read_records(self.job)
-        there = read_records(self.remote)
-        return {rank: record for rank, record in there.items() if record.time > self.began - 5}
+        """The records of the ranks that this launcher has started: in the run folder, if who cleans up temporary
+        folders took theirs."""
+        if self.remote is None and (here := read_records(self.job)):
+            self._shared = {shared_folder(record.log) for record in here.values() if record.log}
+            return here
+        folders = self._shared if self.remote is None else {self.remote}
+        there = {rank: record for folder in folders for rank, record in read_records(folder).items()}
+        return {rank: record for rank, record in there.items() if record.time > self.began - 5 and rank in self.local}
 
     def _running(self, records: Mapping[int, Record]) -> set[int]:
         processes = [record.pid for record in records.values()]

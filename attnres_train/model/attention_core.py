@@ -55,6 +55,14 @@ class CausalAttentionCore(nn.Module):
         return output_BHTK.permute(2, 0, 1, 3).reshape(tokens, batch, heads * width)
 
 
+def varlen_attn(*arguments: Any, **options: Any) -> Tensor:
+    """torch's kernel for documents of many lengths. Its module loads torch's compiler, so only if used."""
+    from torch.nn.attention.varlen import varlen_attn as kernel
+
+    output: Tensor = kernel(*arguments, **options)
+    return output
+
+
 def attend_inside(
     documents: Documents, query_PHK: Tensor, key_PGK: Tensor, value_PGK: Tensor, *, scale: float | None
 ) -> Tensor:
@@ -65,8 +73,6 @@ def attend_inside(
     """
     grouped = key_PGK.shape[1] != query_PHK.shape[1]
     if has_varlen_kernel(query_PHK):
-        from torch.nn.attention.varlen import varlen_attn  # loads torch's compiler, which nothing else here needs
-
         bounds, longest = documents.bounds, documents.longest
         # A window of (-1, 0): everything before, nothing after.
         options: dict[str, Any] = {"scale": scale, "window_size": (-1, 0), "enable_gqa": grouped}

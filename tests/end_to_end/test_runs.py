@@ -171,6 +171,9 @@ def test_sigterm_saves_and_ends_with_code_3(target: str, write_config: Callable[
     stopped = max(by_step(run, "loss/train"))
     assert 3 <= stopped < 100
     assert any(f"stopped on a signal after step {stopped}" in line for line in lines)
+    assert "checking it, while torchrun loads" in lines[0] and "exit code 3" in lines[-1]
+    assert "Traceback" not in "".join(lines), "torchrun's pages are in the logs"
+    assert "SignalException" in (run / "logs/launcher-0000.log").read_text() or target == "one rank"
     assert (run / f"checkpoints/step-{stopped:08d}/manifest.json").is_file()
     resumed = launch(config, 2, "--training.steps", str(stopped + 2), "--schedule.decay_steps", "12")
     assert f"at step {stopped}, sample {8 * stopped}" in resumed.stdout

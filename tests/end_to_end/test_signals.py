@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.conftest import ROOT
+from tests.end_to_end.nodes import why_no_nodes
 from tests.end_to_end.processes import wait_for_rank
 
 
@@ -25,6 +26,7 @@ def start(config: Path) -> subprocess.Popen[str]:
 def ended(started: subprocess.Popen[str]) -> tuple[int, str]:
     """Exit code and all that was said; within 30 seconds."""
     told, _ = started.communicate(timeout=30)
+    assert "Traceback" not in told and "torch/distributed" not in told, told
     return started.returncode, told
 
 
@@ -56,3 +58,31 @@ def test_a_rank_that_is_killed_before_the_first_step_is_a_failure(write_config: 
     os.kill(wait_for_rank(started.pid), signal.SIGKILL)
     code, told = ended(started)
     assert code == 1 and "SIGKILL" in told, told
+
+
+@pytest.mark.slow
+def test_a_stop_behind_the_last_checkpoint_is_a_run_that_is_done(write_config: Callable[..., Path]) -> None:
+    """The launcher takes it for its own end and fails; all that was wanted is saved."""
+    started = subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", write_config(), "--ranks", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    for line in started.stdout:
+        if line.startswith("step 12  checkpoint durable"):
+            started.send_signal(signal.SIGTERM)
+            break
+    code, told = ended(started)
+    assert code == 0 and "done: 12 of 12 steps" in told and "failed" not in told, told
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+def test_a_machine_whose_own_name_does_not_resolve_trains(launcher: str, write_config: Callable[..., Path]) -> None:
+    """pytorch/pytorch#150532: torchrun told the ranks that name and waited for minutes."""
+    command = [ROOT / f"launch/{launcher}.sh", write_config(), "--ranks", "2"]
+    named = ["unshare", "--uts", "bash", "-c", 'hostname no.such.host.invalid && exec "$@"', "_"]
+    done = subprocess.run([*named, *command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "done: 12 of 12 steps" in done.stdout, done.stdout + done.stderr
+    assert "resolve" not in done.stderr, "nor does gloo miss it"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 
-from attnres_train.launch.commands import forwarded, through_pdsh
+from attnres_train.launch.commands import Launch, command, forwarded, through_pdsh
 
 ODD = [
     "a {b,c}",
@@ -62,3 +63,11 @@ def test_a_variable_has_the_value_that_it_had(value: str) -> None:
     if set(sent) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"):  # as DeepSpeed does
         sent = f'"{sent}"'
     assert host(f"export NCCL_X={sent}; printf '%%s\\0' \"$NCCL_X\"") == [value]
+
+
+def test_one_machine_needs_no_names() -> None:
+    """torchrun would tell ranks the machine's own name, and itself meet at `localhost`: neither need resolve."""
+    launch = Launch("torchrun", 2, 1, 0, None, None, False, ["c.toml"])
+    assert "--standalone --nproc-per-node 2 --local-addr 127.0.0.1 " in " ".join(command(launch))
+    told = " ".join(command(replace(launch, knows_localhost=False)))
+    assert "--rdzv-endpoint 127.0.0.1:0 --nproc-per-node 2 --local-addr 127.0.0.1 " in told and "standalone" not in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from attnres_train.doctor import _checks
 from attnres_train.errors import Refused
 from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
 
@@ -53,3 +54,11 @@ def test_the_loopback_joins_no_two_machines() -> None:
 
 def test_the_interfaces_of_this_machine() -> None:
     assert interfaces()["lo"] == "127.0.0.1"
+
+
+def test_the_doctor_tells_of_them_and_of_an_own_name_that_does_not_resolve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such")
+    monkeypatch.setattr("socket.gethostname", lambda: "no.such.host.invalid")
+    told = "\n".join(_checks(None))
+    assert "own name 'no.such.host.invalid' does not resolve: the launch scripts do without it on one machine" in told
+    assert "PROBLEM: GLOO_SOCKET_IFNAME: 'no-such': there is no interface 'no-such'; here are lo (127.0.0.1)" in told

@@ -95,6 +95,12 @@ def test_what_the_launchers_say_of_a_killed_rank_is_heard() -> None:
     assert "code 0 before" in killed_in_words(0) and "without a word" in killed_in_words(None)
 
 
+def test_what_the_launcher_ended_before_it_could_say_so_is_not_the_cause() -> None:
+    words = LauncherWords({}, {0: -15, 1: -9})
+    ends = silent_ends({}, range(2), (), words, now=2.0)
+    assert "cause: rank 1" in judged(*ends)[1] and "SIGKILL" in judged(*ends)[1]
+
+
 def test_ranks_that_are_alive_or_said_how_they_ended_are_not_silent() -> None:
     assert silent_ends({0: record(0), 1: record(1, "done")}, range(2), {100}, LauncherWords.none(), 1.0) == []
 

@@ -1,0 +1,35 @@
+"""The last words of a run that ended in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attnres_train.config.load import load
+from attnres_train.progress import TrainState
+from attnres_train.trainer.closing import closing
+from tests.unit.config_files import SMALL, write
+
+
+@pytest.mark.parametrize(
+    ("step", "stopped", "trained", "told"),
+    [
+        (20, False, True, "done: 20 of 20 steps, 160 samples, 5,120 tokens"),
+        (20, False, False, "complete: 20 of 20 steps are done, nothing to train"),
+        (8, False, True, "stopped after 8 of 20 steps, as training.stop_after_steps says; without it the same command"),
+        (8, False, False, "training.stop_after_steps is reached: 8 of 20 steps are done, nothing to train"),
+        (8, True, True, "stopped on a signal after step 8; run the same command to go on"),
+    ],
+)
+def test_each_end_says_what_was_done_why_and_what_comes_next(
+    step: int, stopped: bool, trained: bool, told: str, tmp_path: Path
+) -> None:
+    config = load(write(tmp_path, SMALL), []).config
+    config = replace(config, training=replace(config.training, steps=20))
+    state = TrainState(step=step, samples=8 * step, tokens=256 * step)
+    first, *rest = closing(config, Path("/runs/my"), state, stopped=stopped, trained=trained)
+    assert first.startswith(told)
+    assert ("  checkpoint  /runs/my/checkpoints/step-000000" in rest[0]) == trained
+    assert "attnres report /runs/my" in rest[-2] and rest[-1].endswith("tensorboard --logdir /runs/my/tensorboard")

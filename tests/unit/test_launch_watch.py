@@ -1,0 +1,65 @@
+"""The watch over a launcher and its ranks, with a stand-in for both."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnres_train.errors import ExitCode
+from attnres_train.launch.verdict import Verdict
+from attnres_train.launch.watch import Job
+
+ROOT = Path(__file__).resolve().parents[2]
+STAND_IN = """
+import os, sys, time
+from pathlib import Path
+from attnres_train.launch.record import Record, write_record
+
+def main():
+    run = Path("{run}")
+    record = Record(0, "here", os.getpid(), time.time(), time.time(), "training", 3, log=f"{{run}}/logs/rank-0000.log")
+    {act}
+    print("torchrun's own page", file=sys.stderr)
+    sys.exit(1)
+"""
+BEGIN = """
+    for folder in (Path("{job}"), run / "ranks"):
+        write_record(record, folder)
+    time.sleep(0.6)
+"""
+END = """
+    record.end = "done"
+    write_record(record, run / "ranks")
+"""
+
+
+def watched(folder: Path, act: str) -> Verdict:
+    """What comes of a launcher that does `act` and ends with code 1."""
+    job, run = folder / "job", folder / "run"
+    for made in (job, run / "ranks", run / "logs"):
+        made.mkdir(parents=True)
+    (folder / "standin.py").write_text(STAND_IN.format(run=run, act=act.strip().format(job=job)))
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT}", "ATTNRES_JOB": str(job)}
+    with Job([sys.executable, "-m", "standin"], environment, job, range(1)) as started:
+        return started.run()
+
+
+def test_a_job_folder_that_is_cleaned_away_costs_nothing(tmp_path: Path) -> None:
+    """systemd-tmpfiles removes what lies in /tmp for ten days, also what is open (systemd/systemd#30760)."""
+    verdict = watched(tmp_path, BEGIN + "    import shutil; shutil.rmtree('{job}')" + END)
+    assert verdict.code is ExitCode.DONE, verdict.lines
+
+
+def test_the_launcher_s_own_words_go_to_the_logs_and_to_the_terminal_where_no_rank_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = watched(tmp_path / "told", BEGIN + "    record.end, record.reason = 'failed', 'ValueError: no'" +
+                      "\n    write_record(record, Path('{job}'))")  # fmt: skip
+    assert verdict.code is ExitCode.FAILED and "ValueError: no" in "".join(verdict.lines)
+    assert capsys.readouterr().err == ""
+    assert (tmp_path / "told/run/logs/launcher-0000.log").read_text() == "torchrun's own page\n"
+    assert watched(tmp_path / "silent", "pass").code is ExitCode.FAILED
+    assert capsys.readouterr().err == "torchrun's own page\n"
