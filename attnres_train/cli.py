@@ -88,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(arguments: list[str]) -> int:
     if not arguments:
         _parser().print_help()
+        sys.stdout.flush()
+        print("\ncommand line: no command\n    -> name one of these", file=sys.stderr)
         return ExitCode.REFUSED
     try:
         return _run(arguments)

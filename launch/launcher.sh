@@ -29,7 +29,7 @@ launch() {
         *) if [ -z "$config" ]; then config=$1; else overrides+=("$1"); fi; shift ;;
         esac
     done
-    [ -n "$config" ] || { usage >&2; exit 2; }
+    [ -n "$config" ] || { usage >&2; refuse "no CONFIG.toml is named"; }
     [[ $config != -* ]] || refuse "the configuration file comes first, not '$config'"
     local start=(-m attnres_train.launch.start "$launcher" ${options[@]+"${options[@]}"})
     local rest=(-- "$config" ${overrides[@]+"${overrides[@]}"})

@@ -26,6 +26,6 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-[ $# -gt 0 ] || { usage >&2; exit 2; }
+[ $# -gt 0 ] || { usage >&2; refuse "no command is named"; }
 ensure_environment
 exec "$PYTHON" -m attnres_train.supervise ${options[@]+"${options[@]}"} -- "$@"

@@ -107,7 +107,8 @@ class Runner:
             running = sum(max(0.0, one.run.flops_left * pace - (now - one.began)) for one in self._running)
             times.append((work * pace + running) / min(self.grid.parallel_runs, len(waiting) + len(self._running)))
         count = f"{len(waiting) + len(self._running)} left"
-        return f"{count}, about {_duration(times[0])} to {_duration(times[1])} by the pace of {len(self._paces)} so far"
+        about = " to ".join(dict.fromkeys(map(_duration, times)))
+        return f"{count}, about {about} by the pace of {len(self._paces)} so far"
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

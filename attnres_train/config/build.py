@@ -24,8 +24,8 @@ def build(
 ) -> tuple[RunConfig | None, list[Problem], list[str]]:
     """The configuration, the problems of values, and the required keys that are missing.
 
-    The configuration is None where there is either. The text "none" is None for every key that may be None; other texts
-    are expanded as a shell does. `written` is what the command line said, by key.
+    The configuration is None where there is either. The text "none" (None, null) is None for every key that may be
+    None; other texts are expanded as a shell does. `written` is what the command line said, by key.
     """
     wanted: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -60,8 +60,8 @@ def build(
 
 def _meant(key: Key, value: Any) -> Any:
     """`value` with "none" and the texts of a path read. Raises ValueError, in words, for a text that is none."""
-    if value == NONE_TEXT and key.may_be_none:
-        return None
+    if key.may_be_none and isinstance(value, str) and value.lower() in (NONE_TEXT, "null"):
+        return None  # also as Python and YAML spell it: no folder is meant to be called so
     if key.takes_text and isinstance(value, str):
         return expanded(value)
     if key.takes_text and isinstance(value, dict):
@@ -108,6 +108,10 @@ def _wrong_value(key: Key, value: Any, shown: str, where: str) -> Problem:
         message = f"{value} is not a finite number ({where})"
     elif isinstance(value, str):
         remedy = _remedy_for_text(key, value) or remedy
+    elif key.is_list and type(value) is int:
+        remedy = f"write a list: [{value}]"
+    elif isinstance(value, float) and value.is_integer() and "an integer" in key.takes:
+        remedy = f"write {int(value)}"
     elif key.takes_text and not isinstance(value, list | dict):
         remedy = "a text stands in double quotes"
     return Problem(key.dotted, message, remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,15 @@ class Overrides:
     problems: tuple[Problem, ...]
 
 
+_LACKS_DASHES = re.compile(r"[a-z_]+(\.[a-z_]+)+=")
+
+
 def separate(arguments: Sequence[str], own_flags: Collection[str]) -> tuple[list[str], list[str]]:
     """Split a command line into what the command reads itself and the overrides, order kept in both.
 
     `own_flags` are the command's flags (`--world`); whatever else starts with `--` is an override, with the
-    value that follows it. A flag without a dot cannot be an override and does not swallow a `.toml` file.
+    value that follows it, and so is `section.key=value`, which lacks its dashes. A flag without a dot cannot be an
+    override and does not swallow a `.toml` file.
     """
     own: list[str] = []
     overrides: list[str] = []
@@ -35,6 +40,9 @@ def separate(arguments: Sequence[str], own_flags: Collection[str]) -> tuple[list
         argument = arguments[position]
         position += 1
         name, equals, _ = argument.partition("=")
+        if _LACKS_DASHES.match(argument):
+            overrides.append(argument)
+            continue
         if not argument.startswith("--") or name in own_flags:
             own.append(argument)
             continue
@@ -90,7 +98,8 @@ def override_value(text: str) -> Any:
 
 def _flag_problem(flag: str, has_value: bool, values: Mapping[str, Any], known: Collection[str]) -> Problem | None:
     if not flag.startswith("--"):
-        return Problem("command line", f"{flag!r} belongs to no flag", "write overrides as --section.key value")
+        known_as = f"--{flag} value" if flag in known else "--section.key value"
+        return Problem("command line", f"{flag!r} belongs to no flag", f"write overrides as {known_as}")
     name = flag[2:]
     if name not in known:
         return unknown_key(name, "command line", known, flag=True)

@@ -312,3 +312,17 @@ def test_an_interruption_is_one_line(when: str) -> None:
     command = [sys.executable, "-c", program, "plan", "run.toml"]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "attnres: interrupted\n")
+
+
+def test_a_page_of_usage_ends_with_what_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 2
+    captured = capsys.readouterr()
+    assert captured.err.endswith("command line: no command\n    -> name one of these\n")
+    for script, words in (("torchrun", "no CONFIG.toml is named"), ("supervise", "no command is named")):
+        done = subprocess.run([REPOSITORY / f"launch/{script}.sh"], capture_output=True, text=True)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (2, f"refused: {words}")
+
+
+def test_a_setting_without_its_dashes_is_told_how_to_be_written(tmp_path: Path, capsys: Any) -> None:
+    assert run("check", write(tmp_path), "training.steps=30") == 2
+    assert "write overrides as --training.steps value" in capsys.readouterr().err

@@ -101,6 +101,8 @@ def test_a_wrong_value_says_what_was_written_and_what_is_taken(tmp_path: Path, f
         ("--residual.mode=blok", 'did you mean "block"?'),
         ("--training.precision=b16", 'did you mean "bf16"?'),
         ("--checkpoint.allow=dat", 'write a list: ["data"]'),
+        ("--parallel.layers_per_stage=12", "write a list: [12]"),
+        ("--training.steps=1e4", "write 10000"),
     ],
 )
 def test_the_remedy_of_a_wrong_text_is_as_near_as_can_be(tmp_path: Path, flag: str, remedy: str) -> None:

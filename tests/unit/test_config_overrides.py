@@ -61,6 +61,7 @@ def test_an_equals_sign_in_the_value_stays_there() -> None:
         (["--steps", "3"], "--steps", "did you mean --training.steps?"),
         (["--zzzzqq", "3"], "--zzzzqq", "`configs/reference.toml` lists every key"),
         (["stray"], "command line", "write overrides as --section.key value"),
+        (["training.steps=30"], "command line", "write overrides as --training.steps value"),
         (["--training.steps=3", "--training.steps=4"], "--training.steps", "keep one of the two"),
     ],
 )
@@ -83,6 +84,8 @@ def test_all_flags_are_looked_at_after_a_bad_one() -> None:
         ("--a.b=3 run.toml --json", ["run.toml", "--json"], ["--a.b=3"]),
         ("--a.b run.toml", [], ["--a.b", "run.toml"]),
         ("--typo run.toml", ["run.toml"], ["--typo"]),
+        ("run.toml a.b=3 --json", ["run.toml", "--json"], ["a.b=3"]),
+        ("lr=1.5.toml x=y", ["lr=1.5.toml", "x=y"], []),
         ("run.toml --typo 3 -h", ["run.toml", "-h"], ["--typo", "3"]),
         ("run.toml --world=4 --a.b --c.d 1", ["run.toml", "--world=4"], ["--a.b", "--c.d", "1"]),
     ],

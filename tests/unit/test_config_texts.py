@@ -121,3 +121,12 @@ def test_no_command_takes_an_empty_path_or_a_variable_that_is_not_set(
         assert main([word.format(text).replace("RUN", run) for word in command.split()]) == 2
         assert words in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+@pytest.mark.parametrize("text", ["none", "None", "null", "NULL"])
+def test_no_folder_is_called_none_however_it_is_spelt(tmp_path: Path, text: str) -> None:
+    """ashleve/lightning-hydra-template#629 and hechoendrupal/drupal-console#2062: a null that became a text."""
+    may_be_none = [key.dotted for key in all_keys().values() if key.may_be_none]
+    config = load(write(tmp_path), [f"--{dotted}={text}" for dotted in may_be_none]).config
+    assert set(config_values(config, may_be_none).values()) == {None}
+    assert load(write(tmp_path), ["--training.run_folder=./none"]).config.training.run_folder == "./none"
