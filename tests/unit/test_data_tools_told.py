@@ -101,7 +101,7 @@ def test_blank_documents_and_empty_files_are_located_also_behind_a_cut(
     places = [("a.jsonl", 2), ("a.jsonl", 4), ("blank.txt", 1)]
     assert report["blank"] == [{"file": file, "line": line} for file, line in places]
     assert (report["blank_documents"], report["empty_files"]) == (3, ["empty.jsonl"])
-    assert "  file bad.txt, kind not UTF-8, reason not UTF-8: byte 0 is 0xff" in list(report_lines(report))
+    assert "  file bad.txt, kind not UTF-8, reason not UTF-8: byte 0 is 0xff, records 1" in list(report_lines(report))
 
 
 def test_a_loss_is_the_last_word_and_can_be_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
