@@ -117,9 +117,18 @@ class AtTheEnd:
     def start(self) -> None: ...
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+class AtOnce:
+    """A thread that has done its work when it is started."""
+
+    def __init__(self, target: Callable[[], None], daemon: bool):
+        self.start = target
+
+    def join(self) -> None: ...
+
+
+@pytest.mark.parametrize("when, checksum", [("before", AtTheEnd), ("before", AtOnce), ("after", AtTheEnd)])
 def test_an_edit_while_the_file_is_read_is_found_whatever_its_time(
-    run: Run, monkeypatch: pytest.MonkeyPatch, when: str
+    run: Run, monkeypatch: pytest.MonkeyPatch, when: str, checksum: type[object]
 ) -> None:
     work = encode._ShardWork.run
     done: list[Shard] = []
@@ -134,8 +143,7 @@ def test_an_edit_while_the_file_is_read_is_found_whatever_its_time(
         return facts
 
     monkeypatch.setattr(encode._ShardWork, "run", edited)
-    # The checksum is of what is there at the end.
-    monkeypatch.setattr("data_tools.sources.threading.Thread", AtTheEnd)
+    monkeypatch.setattr("data_tools.sources.threading.Thread", checksum)
     code, report = run("a.jsonl")
     assert code == 2 and "a.jsonl" in report["problems"][0]["key"]
     assert report["problems"][0]["message"] == "changed while it was read"
