@@ -8,7 +8,6 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 PYTHON="${ATTNRES_VENV:-$ROOT/.venv}/bin/python"
 if [ -n "${ATTNRES_VENV:-}" ]; then export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; fi
-export PYTHONSAFEPATH=1 # a random.py or wandb/ in the working directory is the user's own, and no module of ours
 
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }

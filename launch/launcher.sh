@@ -11,6 +11,7 @@ launch() {
     local launcher=$1 config='' options=() overrides=() dry_run=''
     shift
     heed_interrupts "$@"
+    export PYTHONSAFEPATH=1 # a random.py or wandb/ in the working directory is the user's own, and no module of ours
     while [ $# -gt 0 ]; do
         case $1 in
         -h | --help) usage; exit 0 ;;
