@@ -12,6 +12,9 @@ if [ -n "${ATTNRES_VENV:-}" ]; then export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTH
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }
 
+# A random.py or wandb/ in the working directory is the user's own: from here on it is no module of ours.
+own_modules_only() { export PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; }
+
 # What another script starts with `&` ignores SIGINT, and bash can never trap what was ignored when it began: so begin
 # again. To be called with the script's own arguments.
 heed_interrupts() {

@@ -28,5 +28,5 @@ while [ $# -gt 0 ]; do
 done
 [ $# -gt 0 ] || { usage >&2; exit 2; }
 ensure_environment
-export PYTHONSAFEPATH=1 # files in the working directory are no modules of ours
+own_modules_only
 exec "$PYTHON" -m attnres_train.supervise ${options[@]+"${options[@]}"} -- "$@"
