@@ -11,10 +11,12 @@ VENV=${ATTNRES_VENV:-$ROOT/.venv}
 PYTHON=$VENV/bin/python
 if [ -n "${ATTNRES_VENV:-}" ]; then export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; fi
 unset PYTHONHOME # another Python's library, with which that of .venv does not start
-export PYTHONSAFEPATH=1 # a random.py or wandb/ in the working directory is the user's own, and no module of ours
 
 say() { printf '%s\n' "$*"; }
 refuse() { printf 'refused: %s\n' "$*" >&2; exit 2; }
+
+# A random.py or wandb/ in the working directory is the user's own: from here on it is no module of ours.
+own_modules_only() { export PYTHONSAFEPATH=1 PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"; }
 
 # What keeps a Python from carrying .venv, in words; nothing where nothing does.
 objection() {

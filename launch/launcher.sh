@@ -11,6 +11,7 @@ launch() {
     local launcher=$1 config='' options=() overrides=() dry_run=''
     shift
     heed_interrupts "$@"
+    own_modules_only
     while [ $# -gt 0 ]; do
         case $1 in
         -h | --help) usage; exit 0 ;;
@@ -35,7 +36,7 @@ launch() {
     local rest=(-- "$config" ${overrides[@]+"${overrides[@]}"})
     if [ -n "$dry_run" ]; then
         [ -x "$PYTHON" ] || PYTHON=$(find_python)
-        PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}" exec "$PYTHON" "${start[@]}" --dry-run "${rest[@]}"
+        exec "$PYTHON" "${start[@]}" --dry-run "${rest[@]}"
     fi
     started='' stopped=''
     trap stop TERM INT USR1 HUP

@@ -28,4 +28,5 @@ while [ $# -gt 0 ]; do
 done
 [ $# -gt 0 ] || { usage >&2; refuse "no command is named"; }
 ensure_environment
+own_modules_only
 exec "$PYTHON" -m attnres_train.supervise ${options[@]+"${options[@]}"} -- "$@"
