@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
+from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest, step_of_name
 from attnres_train.checkpoint.verify import damages
 from attnres_train.errors import Problem, Refused, refuse
 
-_NAMED = re.compile(r"step-(\d{8,})")
 _PARTIAL = ".partial"
 _LATEST = "latest"
 RESUME_WORDS = ("auto", "must", "never")
@@ -43,7 +41,7 @@ def named_steps(checkpoints: Path) -> dict[int, Path]:
     with readable(checkpoints):
         if not checkpoints.is_dir():
             return {}
-        steps = ((_step_of_name(path), path) for path in checkpoints.iterdir() if path.is_dir())
+        steps = ((step_of_name(path), path) for path in checkpoints.iterdir() if path.is_dir())
         return dict(sorted((step, path) for step, path in steps if step is not None))
 
 
@@ -59,12 +57,7 @@ def readable(path: Path) -> Iterator[None]:
 
 def is_named(folder: Path) -> bool:
     """Whether a folder has a checkpoint's name."""
-    return _step_of_name(folder) is not None
-
-
-def _step_of_name(folder: Path) -> int | None:
-    match = _NAMED.fullmatch(folder.name)
-    return None if match is None else int(match.group(1))
+    return step_of_name(folder) is not None
 
 
 def remove_leftovers(checkpoints: Path) -> list[str]:
@@ -181,7 +174,7 @@ def _from_stated(path: Path, named: Mapping[int, Path]) -> list[Path]:
     try:
         step: int | None = _stated_manifest(path).step
     except Refused as refusal:
-        step, lacking = _step_of_name(path), refusal
+        step, lacking = step_of_name(path), refusal
     newer = [other for own, other in named.items() if step is not None and own > step][::-1]
     went_on = next((other for other in newer if not problems_at_a_glance(other)), None)
     if path.parent.resolve() in {other.parent.resolve() for other in named.values()}:

@@ -19,6 +19,7 @@ from attnres_train.progress import LossSum
 
 FORMAT = 2
 FILE_NAME = "manifest.json"
+_NAMED = re.compile(r"step-(\d{8,})")
 _OWN_CHECKSUM = re.compile(rb'"crc32_of_manifest": "([0-9a-f]{8})"')
 _ZEROS = b'"crc32_of_manifest": "00000000"'
 
@@ -119,6 +120,12 @@ def plain_fields(manifest: Manifest) -> dict[str, Any]:
     return fields
 
 
+def step_of_name(folder: Path) -> int | None:
+    """The step that the name of a checkpoint's folder says; None for any other name."""
+    match = _NAMED.fullmatch(folder.name)
+    return None if match is None else int(match.group(1))
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint; looks at no other file (`verify.damages` does).
 
@@ -143,7 +150,10 @@ def read_manifest(folder: Path) -> Manifest:
             name: TensorRecord(tuple(record.pop("shape")), **record) for name, record in fields["tensors"].items()
         }
         fields["losses"] = {name: LossSum(**record) for name, record in fields.get("losses", {}).items()}
-        return Manifest(**fields)
+        manifest = Manifest(**fields)
+        if step_of_name(folder) not in (None, manifest.step):
+            raise ValueError(f"it is of step {manifest.step}, and the folder is named {folder.name}")
+        return manifest
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

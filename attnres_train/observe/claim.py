@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from attnres_train.errors import Refused, refuse
-from attnres_train.launch.process import parent_mark
+from attnres_train.launch.process import is_gone, parent_mark
 from attnres_train.locks import NoLocks, is_locked, lock
 from attnres_train.observe.console import CONSOLE
 
@@ -88,8 +88,8 @@ def _holder(path: Path) -> dict[str, Any]:
 
 def _lives_here(holder: dict[str, Any]) -> bool:
     """Whether it is a process of this machine that has not ended, other than this one."""
-    pid = holder.get("pid")
-    return isinstance(pid, int) and pid != os.getpid() and parent_mark(pid) == holder.get("mark")
+    pid, mark = holder.get("pid"), holder.get("mark")
+    return isinstance(pid, int) and pid != os.getpid() and parent_mark(pid) == mark and not is_gone(mark)
 
 
 def _in_use(folder: Path) -> Refused:

@@ -259,6 +259,17 @@ def test_a_leftover_that_cannot_be_deleted_does_not_keep_the_next_save_from_its_
     assert listed(partial.parent) == {"step-00000010", partial.name, *aside}
 
 
+def test_a_copy_under_the_name_of_another_step_is_none(tmp_path: Path) -> None:
+    """It would be taken for the newest, and go on from an older step."""
+    checkpoints = run_with(tmp_path, 10, 20)
+    shutil.copytree(checkpoints / "step-00000010", checkpoints / "step-00000030")
+    shutil.copytree(checkpoints / "step-00000010", tmp_path / "best")
+    (problem,) = problems_at_a_glance(checkpoints / "step-00000030")
+    assert "cannot be read: it is of step 10, and the folder is named step-00000030" in problem
+    assert problems_at_a_glance(tmp_path / "best") == [], "any other name is free"
+    assert keep_newest(checkpoints, 2, upto=30) == [] and list(named_steps(checkpoints)) == [10, 20, 30]
+
+
 def test_of_one_that_was_moved_elsewhere_and_linked_only_the_link_is_deleted(tmp_path: Path) -> None:
     checkpoints, archive = run_with(tmp_path, 10, 20), tmp_path / "archive"
     (checkpoints / "step-00000010").rename(archive)
