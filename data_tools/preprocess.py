@@ -35,6 +35,7 @@ from data_tools.command import (
     tool_parser,
 )
 from data_tools.encode import ShardEncoder
+from data_tools.pieces import Piece
 from data_tools.pool import WorkerPool, available_cpus
 from data_tools.progress import progress
 from data_tools.sources import SourceDigests
@@ -167,7 +168,8 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
         bad = bad_records_of(arguments, lambda: writer.open_extra(skipped_path))
         metadata = writer.open_extra(metadata_path) if task.reading.metadata_keys else None
         assembly = Assembly(folder, writer, bad, metadata)
-        resumed, read = 0, {}
+        resumed = 0
+        read: dict[Piece, str] = {}
         for shard, key, before, facts in zip(task.shards, keys, known, pool.map(task.shards), strict=True):
             assembly.add(shard, key, facts)
             resumed += facts == before

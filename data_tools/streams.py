@@ -55,9 +55,10 @@ def open_stream(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """
     try:
         with open(path, "rb", buffering=READ_BYTES) as disk:
-            check_file(path, disk.peek(LOOKED_AT))
+            head = cast(io.BufferedReader, disk).peek(LOOKED_AT)
+            check_file(path, head)
             if not compression_of(path):
-                check_inside(path, disk.peek(LOOKED_AT))
+                check_inside(path, head)
                 yield disk, disk
                 return
             streams = _Streams(disk, compression_of(path))

@@ -152,8 +152,8 @@ def _check_text(
         raise refuse(
             arguments.prefix, what, "make the pair again with a tokenizer that keeps text, if it has to be kept"
         )
-    missing = f"; {bad.total:,} records of the sources are not among them" if bad.total else ""
-    text = f"every document says what its source says{missing}"
+    without = f"; {bad.total:,} records of the sources are not among them" if bad.total else ""
+    text = f"every document says what its source says{without}"
     return {"text": text, "documents_with_u2581": total["with_space_sign"], **bad.report()}
 
 
