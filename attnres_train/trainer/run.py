@@ -32,6 +32,7 @@ from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.preflight import join, limit_waits, preflight
 from attnres_train.trainer.signals import StopRequest
+from attnres_train.words import counted
 
 log = logging.getLogger(CONSOLE)
 
@@ -121,8 +122,8 @@ def _announce(
     parallel, training = config.parallel, config.training
     padded = config.model.padded_vocabulary(vocabulary, parallel.tensor)
     log.info(
-        f"{grid.world_size} ranks: tensor {parallel.tensor}, pipeline {parallel.pipeline} x {parallel.virtual}, "
-        f"data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
+        f"{counted(grid.world_size, 'rank')}: tensor {parallel.tensor}, pipeline {parallel.pipeline} x "
+        f"{parallel.virtual}, data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
     )
     log.info(f"depth backend: {backend}")
     log.info(flops_in_words(config.model, padded, training.sequence_length))
