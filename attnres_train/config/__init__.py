@@ -15,5 +15,7 @@
     resolve.py     what follows from a configuration: vocabulary, split, micro-batches, run folder
     show.py        a configuration as TOML text
 
+Of all texts `~` and `$NAME` are read as a shell reads them (attnres_train/paths.py).
+
 All but load.py, files.py and resolve.py are pure, and none needs torch.
 """

@@ -34,6 +34,7 @@ from attnres_train.trainer.config import last_step_of
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.preflight import join, limit_waits, preflight
 from attnres_train.trainer.signals import StopRequest
+from attnres_train.words import counted
 
 log = logging.getLogger(CONSOLE)
 
@@ -124,8 +125,8 @@ def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary:
     parallel, training = config.parallel, config.training
     padded = config.model.padded_vocabulary(vocabulary, parallel.tensor)
     log.info(
-        f"{grid.world_size} ranks: tensor {parallel.tensor}, pipeline {parallel.pipeline} x {parallel.virtual}, "
-        f"data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
+        f"{counted(grid.world_size, 'rank')}: tensor {parallel.tensor}, pipeline {parallel.pipeline} x "
+        f"{parallel.virtual}, data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
     )
     log.info(f"depth backend: {backend}")
     log.info(flops_in_words(config.model, padded, training.sequence_length))
