@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnres_train.tokenizer.file_kinds import what_it_is
-from data_tools.inputs import compression_of, kind_of
+from data_tools.inputs import compression_of, ending_of, kind_of
 
 LOOKED_AT = 4096
 """Bytes of a file that are looked at."""
@@ -133,9 +133,9 @@ def _wrong(path: Path, head: bytes, but: str, inside: str = "") -> WrongContent:
     words = {".jsonl": "plain text, a JSON object a line,", ".txt": "plain text,"}.get(ending, f"{words},")
     if inside and ending in COMPRESSED:
         return WrongContent(f"is {words} {but}: it was compressed twice; unpack it once")
-    kind = kind_of(path)
-    stem = path.name.removesuffix(compression_of(path)).removesuffix(kind)
-    name = stem + (kind + ending if ending in COMPRESSED else ending + inside)
+    own = ending_of(path)
+    stem = path.name.removesuffix(compression_of(path)).removesuffix(own)
+    name = stem + (own + ending if ending in COMPRESSED else ending + inside)
     return WrongContent(f"is {words} {but}: name it {name}")
 
 

@@ -13,7 +13,10 @@ from attnres_train.errors import Problem, Refused, refuse
 
 KINDS = (".jsonl", ".txt", ".parquet")
 COMPRESSIONS = ("", ".gz", ".zst", ".bz2", ".xz")
-KNOWN_ENDINGS = tuple(kind + compression for kind in KINDS for compression in COMPRESSIONS)
+OTHER_NAMES = {".ndjson": ".jsonl", ".json": ".jsonl"}
+"""Read as what they stand for where they are named outright or by a pattern: in a folder of data they are mostly
+descriptions of it, and the lists that preprocessing writes beside it."""
+KNOWN_ENDINGS = tuple(kind + compression for kind in (*KINDS, *OTHER_NAMES) for compression in COMPRESSIONS)
 PRIVATE = ("_", ".")
 """How names begin that are left out of folders and patterns, though not where they are named outright."""
 LIST_SIGN = "@"
@@ -43,10 +46,19 @@ def kind_of(path: Path) -> str:
 
     Raises ValueError for an ending that is not known.
     """
+    ending = ending_of(path)
+    return OTHER_NAMES.get(ending, ending)
+
+
+def ending_of(path: Path) -> str:
+    """The ending that says so, without that of a compression.
+
+    Raises ValueError for one that is not known.
+    """
     name = path.name.removesuffix(compression_of(path))
-    for kind in KINDS:
-        if name.endswith(kind):
-            return kind
+    for ending in (*KINDS, *OTHER_NAMES):
+        if name.endswith(ending):
+            return ending
     raise ValueError(f"{path} is of no known kind")
 
 
@@ -119,7 +131,8 @@ def _expand(argument: str) -> tuple[list[Path], list[Path]]:
         wanted, others = _in_folder(path)
         if not wanted:
             what = "is a folder without files of a known kind, besides those whose names begin with _ or ."
-            raise refuse(argument, what, f"known endings: {', '.join(KNOWN_ENDINGS)}")
+            others_read = f"those of {' and '.join(OTHER_NAMES)} are read where they are named outright"
+            raise refuse(argument, what, f"known endings: {', '.join(KNOWN_ENDINGS)}; {others_read}")
         return wanted, others
     if os.path.lexists(path):
         return [path], []
@@ -152,7 +165,8 @@ def _of_pattern(path: Path) -> tuple[list[Path], list[Path]]:
 def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
     """The files of a known kind below `folder`, and those that are left out."""
     below = sorted(_files_below(folder, set()))
-    wanted = [path for path in below if is_known(path) and not _is_private(path.relative_to(folder))]
+    known = [path for path in below if is_known(path) and ending_of(path) not in OTHER_NAMES]
+    wanted = [path for path in known if not _is_private(path.relative_to(folder))]
     return wanted, sorted(set(below) - set(wanted))
 
 

@@ -23,6 +23,11 @@ LINES = b"".join(json.dumps({"text": f"document {i}"}).encode() + b"\n" for i in
 PAGE = b"<!DOCTYPE html>\n<html><body>\n404\n</body></html>\n"
 
 
+def in_words(value: object) -> str:
+    """For the name of a test: archives hold the time they were made."""
+    return value if isinstance(value, str) else "content"
+
+
 def table() -> bytes:
     file = io.BytesIO()
     parquet.write_table(pa.table({"text": ["words"] * 50}), file)
@@ -72,7 +77,9 @@ def test_a_pointer_is_no_document_under_any_name(
         ("a.parquet.gz", LINES, "is plain text, a JSON object a line, not compressed as .gz says", "a.jsonl"),
         ("a.parquet", b"just words\n", "is plain text, no Parquet file", "a.txt"),
         ("a.txt.xz", b"caf\xc3\xa9\n", "is plain text, not compressed as .xz says", "a.txt"),
+        ("a.json.gz", LINES, "is plain text, a JSON object a line, not compressed as .gz says", "a.jsonl"),
     ],
+    ids=in_words,
 )
 def test_a_file_of_another_kind_is_told_with_the_name_to_give_it(
     tmp_path: Path, name: str, content: bytes, what: str, right: str
@@ -98,6 +105,7 @@ def test_a_file_of_another_kind_is_told_with_the_name_to_give_it(
         ("a.jsonl.gz", bytes(3000), "is not compressed as .gz says: it begins with the bytes 00 00 00 00 00 00 00 00"),
         ("a.parquet", b"\x00\x01", "is no Parquet file: it begins with the bytes 00 01; make it again"),
     ],
+    ids=in_words,
 )
 def test_a_file_that_cannot_be_read_under_any_name_is_one_bad_file(
     tmp_path: Path, name: str, content: bytes, what: str

@@ -38,6 +38,15 @@ def test_files_of_unknown_kind_in_a_folder_are_left_out_and_reported(tmp_path: P
     assert (inputs.files, inputs.ignored) == ((known,), tuple(others))
 
 
+def test_lines_of_json_under_their_other_names_are_read_where_they_are_named(tmp_path: Path) -> None:
+    """allenai/dolma#272: `.json.gz` is what C4 and Dolma ship. In a folder `train.skipped.ndjson` is our own list."""
+    data, described, listed = make(tmp_path, "c4.json.gz", "state.json", "train.skipped.ndjson")
+    (lines,) = make(tmp_path, "a.jsonl")
+    assert find_inputs([str(tmp_path)]).files == (lines,)
+    assert find_inputs([str(tmp_path / "*.json.gz"), str(listed)]).files == (data, listed)
+    assert {kind_of(path) for path in (data, described, listed)} == {".jsonl"}
+
+
 def test_what_writers_keep_for_themselves_is_left_out_of_folders_and_told(tmp_path: Path) -> None:
     others = make(tmp_path / "out", "._SUCCESS.crc", "_SUCCESS", "_delta_log/0.checkpoint.parquet")
     others += make(tmp_path / "out", "_metadata.parquet", "_temporary/0/part-0.parquet", "b/.part-1.jsonl.gz")
