@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,7 +100,8 @@ def without_launcher(
 
 def refused_at_once(config: Path, *overrides: str) -> str:
     """How rank 0 of two refuses before it meets the other, as that one does."""
-    return without_launcher(config, *overrides, expect=2, RANK="0", WORLD_SIZE="2").stderr
+    told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}  # where nobody listens
+    return without_launcher(config, *overrides, expect=2, **told).stderr
 
 
 @pytest.mark.parametrize(
@@ -146,14 +148,17 @@ def test_another_model_and_corpus_are_refused_by_name_and_accepted_by_word(
     ]  # fmt: skip
     before = {path: path.stat().st_mtime_ns for path in (run / "checkpoints").rglob("*")}
     losses = by_step(run, "loss/train")
+    readers = ["head", *(f"layers.{layer}.{branch}" for layer in range(2) for branch in ("attention", "mlp"))]
     missing = ["layers.0.attention.depth.query", "layers.1.mlp.depth.query", "head.depth.query"]
 
     refused = launch(config, 2, *changes, expect=2).stderr
     assert "residual.mode: was 'standard' in the checkpoint, is 'block': another model" in refused
     assert "train: was trained with train " in refused
     assert "data.isolate_documents: was false in the checkpoint, is true" in refused
-    for name in missing:
-        assert f"step-00000030: {name}: the model has it with shape (32,), the checkpoint lacks it" in refused
+    told = re.findall(r"step-00000030: (\S+): the model has it with shape \(32,\), the checkpoint lacks it", refused)
+    (more,) = re.findall(r"step-00000030: (\d+) more: likewise, the last of them (\S+)", refused)
+    assert len(told) == 3 and len(told) + int(more[0]) == 2 * 5, "query and gain of each reader, on one screen"
+    assert {*told, more[1]} <= {f"{name}.depth.{part}" for name in readers for part in ("query", "gain")}
     for word in ("missing", "settings", "data"):
         assert f'accept it with "{word}" in checkpoint.allow' in refused
     assert "attnres_train/" not in refused, "a traceback of ours"
