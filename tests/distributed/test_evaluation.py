@@ -138,7 +138,7 @@ def test_an_evaluation_cut_by_a_signal_is_made_up_for_by_the_next_process(
     ((code, _),) = run_ranks(go, 1, config(), tmp_path / "cut")
     assert code is ExitCode.DONE and losses(tmp_path / "cut") == whole
     ((code, told),) = run_ranks(go, 1, config(), tmp_path / "cut")
-    assert told[-1] == "complete: 4 of 4 steps are done, nothing to train" and losses(tmp_path / "cut") == whole
+    assert "complete: 4 of 4 steps are done, nothing to train" in told[-4:] and losses(tmp_path / "cut") == whole
 
 
 def test_a_signal_in_the_last_round_of_all_has_nothing_to_stop(tmp_path: Path) -> None:
