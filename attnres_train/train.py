@@ -21,6 +21,7 @@ from attnres_train.launch.record import JOB, End, Record
 from attnres_train.launch.twice import place
 from attnres_train.observe.presence import Presence
 from attnres_train.trainer.signals import StopRequest
+from attnres_train.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         start_logging(folder, rank)
         presence.enter(log_file(folder, rank), loaded.config.parallel.timeout_seconds)
         # Only now: importing torch and megatron-core takes seconds, and their warnings belong in the log.
-        logging.getLogger(CONSOLE).info(f"{world_size} ranks load torch and megatron-core; logs in {folder}/logs")
+        where = f"loading torch and megatron-core on {counted(world_size, 'rank')}; logs in {folder}/logs"
+        logging.getLogger(CONSOLE).info(where)
         from attnres_train.parallel.light_imports import light_imports
 
         with light_imports():

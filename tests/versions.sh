@@ -6,6 +6,8 @@ usage() {
     cat <<'TEXT'
 usage: tests/versions.sh [--only 3.12] [pytest arguments]    the quick suite on every Python from 3.11 on
        tests/versions.sh --smoke [--only 3.12]               a smoke, by default on one that .venv is not of
+       tests/versions.sh --clean [--only 3.12]               what a newcomer does: a clone in an empty folder, and in it
+                                                             both commands of the README
 
 Finds Pythons on the PATH and among pyenv's, says which there are and which not, and makes build/versions/3.12 and so
 on, which stay for the next time: up to 5.3 GB each where torch comes with CUDA. The smoke: what is leaned on in
@@ -57,8 +59,20 @@ smoke() {
     rm -rf "$runs"
 }
 
+newcomer() {
+    local clone="$ROOT/build/versions/clone-$1"
+    say "--- Python $1 in $clone"
+    rm -rf "$clone"
+    git clone -q "$ROOT" "$clone" && cd "$clone" &&
+        ATTNRES_PYTHON=${python[$1]} ./launch/quickstart.sh && ./tests/run.sh
+}
+
 check() {
     local version=$1 code=0
+    if [ -n "$clean" ]; then
+        (newcomer "$version")
+        return
+    fi
     VENV="$ROOT/build/versions/$version"
     say "--- Python $version in $VENV"
     make_environment "${python[$version]}" || code=$?
@@ -71,11 +85,12 @@ check() {
     if [ -n "$smoke" ]; then smoke; else tests/run.sh ${arguments[@]+"${arguments[@]}"}; fi
 }
 
-smoke='' only='' limit=0 arguments=()
+smoke='' clean='' only='' limit=0 arguments=()
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage; exit 0 ;;
     --smoke) smoke=yes limit=30m; shift ;;
+    --clean) clean=yes; shift ;;
     --only) [ $# -ge 2 ] || refuse "--only needs a version, such as 3.12"; only=$2; shift 2 ;;
     *) arguments+=("$1"); shift ;;
     esac

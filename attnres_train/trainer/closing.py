@@ -1,7 +1,10 @@
-"""The last words of a run that ended in order: what was done, why it ends here, what comes next. Pure."""
+"""The last words of a run that ended in order: what was done, why it ends here, what comes next."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
@@ -14,10 +17,16 @@ def closing(config: RunConfig, folder: Path, state: TrainState, *, stopped: bool
     words = [_why(config, state, stopped, trained)]
     if trained:
         words.append(f"  checkpoint  {checkpoints_folder(folder) / checkpoint_name(state.step)}")
-    words.append(f"  look at it  attnres report {folder}; attnres inspect {folder}")
+    words.append(f"  look at it  {_command('attnres', 'report', folder)}; {_command('attnres', 'inspect', folder)}")
     if config.observe.tensorboard:
-        words.append(f"  curves      tensorboard --logdir {folder / 'tensorboard'}")
+        words.append(f"  curves      {_command('tensorboard', '--logdir', folder / 'tensorboard')}")
     return words
+
+
+def _command(tool: str, *arguments: object) -> str:
+    """A line to paste into a shell: the tool by its path where the shell would not find it by its name."""
+    name = tool if shutil.which(tool) else str(Path(sys.executable).with_name(tool))
+    return shlex.join([name, *map(str, arguments)])
 
 
 def _why(config: RunConfig, state: TrainState, stopped: bool, trained: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +25,15 @@ from tests.unit.config_files import SMALL, write
     ],
 )
 def test_each_end_says_what_was_done_why_and_what_comes_next(
-    step: int, stopped: bool, trained: bool, told: str, tmp_path: Path
+    step: int, stopped: bool, trained: bool, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load(write(tmp_path, SMALL), []).config
     config = replace(config, training=replace(config.training, steps=20))
     state = TrainState(step=step, samples=8 * step, tokens=256 * step)
-    first, *rest = closing(config, Path("/runs/my"), state, stopped=stopped, trained=trained)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as of a shell in which no environment is active
+    first, *rest = closing(config, Path("/runs/my one"), state, stopped=stopped, trained=trained)
     assert first.startswith(told)
-    assert ("  checkpoint  /runs/my/checkpoints/step-000000" in rest[0]) == trained
-    assert "attnres report /runs/my" in rest[-2] and rest[-1].endswith("tensorboard --logdir /runs/my/tensorboard")
+    assert ("  checkpoint  /runs/my one/checkpoints/step-000000" in rest[0]) == trained
+    tools = Path(sys.executable).parent
+    assert f"{tools}/attnres report '/runs/my one'" in rest[-2]
+    assert rest[-1].endswith(f"{tools}/tensorboard --logdir '/runs/my one/tensorboard'")
