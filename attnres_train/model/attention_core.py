@@ -59,7 +59,8 @@ def varlen_attn(*arguments: Any, **options: Any) -> Tensor:
     """torch's kernel for documents of many lengths. Its module loads torch's compiler, so only if used."""
     from torch.nn.attention.varlen import varlen_attn as kernel
 
-    output: Tensor = kernel(*arguments, **options)
+    output = kernel(*arguments, **options)
+    assert isinstance(output, Tensor), "nothing else was asked for"
     return output
 
 
@@ -76,9 +77,7 @@ def attend_inside(
         bounds, longest = documents.bounds, documents.longest
         # A window of (-1, 0): everything before, nothing after.
         options: dict[str, Any] = {"scale": scale, "window_size": (-1, 0), "enable_gqa": grouped}
-        output = varlen_attn(query_PHK, key_PGK, value_PGK, bounds, bounds, longest, longest, **options)
-        assert isinstance(output, Tensor), "nothing else was asked for"
-        return output
+        return varlen_attn(query_PHK, key_PGK, value_PGK, bounds, bounds, longest, longest, **options)
     # Split at once: backward then joins the gradients once, where slices would each fill a whole tensor.
     packed = (query_PHK.transpose(0, 1), key_PGK.transpose(0, 1), value_PGK.transpose(0, 1))
     split = zip(*(tensor.split(documents.lengths, dim=1) for tensor in packed), strict=True)
