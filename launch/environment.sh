@@ -156,7 +156,7 @@ choose_torch() {
         say "no GPU here: torch comes in its build for CPUs, 0.2 GB to fetch"
     else
         say "torch comes with CUDA: some 2 GB to fetch, 5.3 GB on the disk; minutes. No GPU is seen here, but the registry"
-        say "  has no $pinned+cpu, which is a tenth; one that has: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu"
+        say "  has no $pinned+cpu, which is a tenth; docker/Dockerfile names an index that has: PIP_EXTRA_INDEX_URL"
     fi
 }
 
