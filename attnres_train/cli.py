@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from attnres_train.cli_inspect import inspect, inspect_text
 from attnres_train.cli_plan import PLAN_FLAGS, PLAN_USAGE, add_plan_options, plan_report
 from attnres_train.cli_report import add_report_command, run_report
 from attnres_train.cli_verify import problems_of, verify, verify_text
-from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load_checked
+from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, Purpose, load, load_checked
 from attnres_train.config.overrides import separate
 from attnres_train.config.resolve import run_folder
 from attnres_train.depth.describe import backend_in_words, default_device_type
@@ -77,7 +78,11 @@ class _Parser(argparse.ArgumentParser):
     """Refuses like everything else here, so that `--json` holds for a wrong command line too."""
 
     def error(self, message: str) -> NoReturn:
-        raise Refused(Problem("command line", message, f"`{self.prog} -h` shows examples"))
+        remedy = f"`{self.prog} -h` shows examples"
+        if unknown := re.match(r"argument COMMAND: invalid choice: ('.*?') \(choose from (.*)\)", message):
+            message = f"there is no command {unknown[1]}, but {unknown[2]}"
+            remedy = "name one of these; a training is started by launch/torchrun.sh"
+        raise Refused(Problem("command line", message, remedy))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -130,13 +135,21 @@ def _run(arguments: list[str]) -> ExitCode:
     elif options.command == "import":
         _show(*import_report(options, overrides), options.json)
     elif options.command == "check":
-        loaded = _load(options, overrides, "check")
         if options.idle:
-            refuse_in_use(run_folder(loaded.config, options.config), SECONDS_TO_END)
-        _check(loaded, options)
+            _refuse_in_use(options.config, overrides)
+        _check(_load(options, overrides, "check"), options)
     else:
         _show(*plan_report(options, overrides), options.json)
     return ExitCode.DONE
+
+
+def _refuse_in_use(path: Path, overrides: list[str]) -> None:
+    """Before what the living run makes hard to judge, such as what is left to train."""
+    try:
+        config = load(path, overrides).config
+    except Refused:
+        return  # told with everything else that is wrong
+    refuse_in_use(run_folder(config, path), SECONDS_TO_END)
 
 
 def _load(options: argparse.Namespace, overrides: list[str], purpose: Purpose) -> Loaded:

@@ -84,15 +84,18 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
     config = loaded.config
     # Only now: importing numpy, torch and megatron-core takes seconds, which other commands can do without.
     from attnres_train.corpora import open_corpora
+    from attnres_train.importing.checkpoint import read_checkpoint
 
     fingerprints = {} if config.data.train is None else open_corpora(config).fingerprints(config.training.seed)
     vocabulary = vocabulary_size(config)
-    from attnres_train.importing.checkpoint import read_checkpoint
-    from attnres_train.parallel.config import ParallelConfig
-    from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
-    from attnres_train.trainer.build import parameters_of
-
     found = read_checkpoint(folder, tag)
+    from attnres_train.parallel.config import ParallelConfig
+    from attnres_train.parallel.light_imports import light_imports
+
+    with light_imports():
+        from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
+        from attnres_train.trainer.build import parameters_of
+
     start_process_group(config.parallel.timeout_seconds)
     try:
         grid = build_grid(ParallelConfig(), config.training.seed)

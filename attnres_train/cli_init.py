@@ -28,9 +28,10 @@ def init_report(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     from attnres_train.starter.write import starter
 
     output: Path | None = options.output
-    if output is not None and (output.exists() or not output.parent.is_dir()):
-        what = "is there already" if output.exists() else f"there is no folder {output.parent.absolute()}"
-        raise refuse("--output", f"{output} {what}" if output.exists() else what, "name another file")
+    if output is not None and output.exists():
+        raise refuse("--output", f"{output} is there already", "name another file")
+    if output is not None and not output.parent.is_dir():
+        raise refuse("--output", f"there is no folder {output.parent.absolute()}", "make it, or name another file")
     found = find_corpus(options.corpus, options.tokenizer)
     made = starter(found, options.size, options.ranks, options.device)
     tokens = made.run.steps * made.run.global_batch_size * made.run.sequence_length

@@ -30,6 +30,8 @@ def inspect(path: Path) -> dict[str, Any]:
 
 
 def _inspected(path: Path, absolute: Path) -> dict[str, Any]:
+    if Path(f"{absolute}.idx").exists():
+        raise refuse(str(path), "is a pair of tokens, no run", f"`python -m data_tools.inspect {path}` shows it")
     if not absolute.exists():
         raise refuse(str(path), f"there is no {absolute}", "give a run folder, or RUN/checkpoints/step-XXXXXXXX")
     if not absolute.is_dir():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from attnres_train.config.load import load, load_checked
@@ -52,7 +53,7 @@ def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[
         from attnres_train.plan.draw import draw_schedule  # imports matplotlib
 
         draw_schedule(loaded.config, planned, options.draw)
-    notes = [f"  note: {note}" for note in loaded.notes]
+    notes = [f"  note: {note}" for note in (*loaded.notes, *_drawn(options.draw))]
     text = "\n".join([plan_text(planned, str(options.config)), *([""] if notes else []), *notes])
     return as_json(planned) | {"notes": list(loaded.notes)}, text
 
@@ -77,4 +78,9 @@ def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, A
 
         fastest = advice.choices[0].layout.applied_to(config)
         draw_schedule(fastest, plan(fastest, options.world, machine=machine), options.draw)
-    return advice_json(advice), advice_text(advice, str(options.config))
+    drawn = _drawn(options.draw if advice.choices else None)
+    return advice_json(advice), "\n".join([advice_text(advice, str(options.config)), *drawn])
+
+
+def _drawn(picture: Path | None) -> list[str]:
+    return [] if picture is None else [f"the schedule of one replica is drawn in {picture}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from os import environ
 from os.path import expanduser
 from pathlib import Path
 
+_LONGEST_NAME_BYTES = 255
+_CONTROL = re.compile(r"[\x00-\x1f]")
 _VARIABLE = re.compile(r"\$(?:\{([^}]*)\}|([A-Za-z_]\w*))")
 
 
@@ -19,6 +22,10 @@ def expanded(text: str, environment: Mapping[str, str] = environ) -> str:
     """
     if not text.strip():
         raise ValueError("is empty")
+    if control := _CONTROL.search(text):
+        raise ValueError(f"holds the control character {control[0]!r}")
+    if any(len(os.fsencode(part)) > _LONGEST_NAME_BYTES for part in text.split("/")):
+        raise ValueError(f"holds a name of more than {_LONGEST_NAME_BYTES} bytes, the most that a file can have")
     for name in (braced or plain for braced, plain in _VARIABLE.findall(text)):
         if not environment.get(name):
             what = "is empty" if name in environment else "is not set"

@@ -88,6 +88,11 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         presence.end("done" if code is ExitCode.DONE else "stopped")
         return code
     except Refused as refusal:
+        if presence.record.step is not None:  # data that changed under the run, say: too late to be refused
+            log.error("rank %d failed: %s", rank, refusal)
+            presence.end("failed", str(refusal))
+            print(_told(presence.record), file=sys.stderr)
+            return ExitCode.FAILED
         presence.end("refused", str(refusal))
         if rank == 0 and JOB not in os.environ:  # a launch script says it at the end, behind the launcher's pages
             print(f"refused:\n{refusal}", file=sys.stderr)

@@ -54,7 +54,7 @@ stop() {
 }
 
 end_stopped() {
-    say "stopped on a signal (exit code 3)" >&2
+    say "stopped on a signal before a rank began: nothing was trained (exit code 3)" >&2
     exit 3
 }
 

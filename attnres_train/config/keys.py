@@ -99,7 +99,7 @@ def _words(annotation: Any, field: FieldInfo) -> str:
         return f"a list of {'' if Ellipsis in items else f'{len(items)} '}integers"
     if origin is dict:
         of_numbers = get_args(annotation)[1] is float
-        return "a table {text = number}" if of_numbers else "a table {name = text or table {text = number}}"
+        return 'a table {"prefix" = weight}' if of_numbers else "a table {name = prefix or such a table}"
     if annotation is int:
         return "an integer" + _bounds(field)
     if annotation is float:

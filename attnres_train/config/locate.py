@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KeyPath = tuple[str, ...]
+_UNREADABLE = (ValueError, RecursionError)
+"""What is no TOML, and what Python makes of thousands of digits or brackets."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def read_document(text: str) -> Document:
     try:
         document.data = tomllib.loads(text)
         document.faults.clear()
-    except tomllib.TOMLDecodeError as error:
+    except _UNREADABLE as error:
         if not document.faults:
             document.faults.append(_syntax_fault(error, _Statement(1, text, complete=True), ()))
     return document
@@ -85,7 +87,7 @@ class _Reader:
                 self._open_table(statement)
             else:
                 self._set(statement)
-        except tomllib.TOMLDecodeError as error:
+        except _UNREADABLE as error:
             self.document.faults.append(_syntax_fault(error, statement, self.table))
 
     def _open_table(self, statement: _Statement) -> None:
@@ -135,7 +137,7 @@ class _Reader:
         self.document.faults.append(Fault(line, key, message, "keep one of the two"))
 
 
-def _syntax_fault(error: tomllib.TOMLDecodeError, statement: _Statement, table: KeyPath) -> Fault:
+def _syntax_fault(error: Exception, statement: _Statement, table: KeyPath) -> Fault:
     """The fault of a statement under the header of `table`."""
     message = str(error)
     position = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
@@ -143,7 +145,9 @@ def _syntax_fault(error: tomllib.TOMLDecodeError, statement: _Statement, table: 
     reason = message[: position.start()] if position else message
     assignment = re.match(r"([\w.-]+)[ \t]*=[ \t]*(.*)", statement.text)
     key = ".".join((*table, assignment.group(1))) if assignment else None
-    if not statement.complete:
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        message, remedy = "has thousands of digits or brackets, more than can be read", "write a shorter value"
+    elif not statement.complete:
         message, remedy = "a bracket or quote that opens here is never closed", "close it"
     elif assignment and "\n" not in statement.text:
         message, remedy = (

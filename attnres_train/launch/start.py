@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"refused:\n{refusal}\n{REFUSED}", file=sys.stderr)
         return ExitCode.REFUSED
     except Stopped:
-        print("stopped on a signal (exit code 3)", file=sys.stderr)
+        print("stopped on a signal before a rank began: nothing was trained (exit code 3)", file=sys.stderr)
         return ExitCode.STOPPED_ON_SIGNAL
 
 

@@ -11,7 +11,7 @@ from attnres_train.section import section
 
 @section
 class OptimizerConfig:
-    learning_rate: float = Field(default=3e-4, gt=0)
+    learning_rate: float = Field(default=3e-4, gt=0, le=1e30)
     """Peak learning rate, reached at the end of the warm-up."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decoupled decay, of the parameters whose modules say so: embedding, projections, key and query projections of

@@ -13,7 +13,8 @@ from attnres_train.plan.units import GIB
 def advice_text(advice: Advice, title: str) -> str:
     """The best layouts with what each takes, how to ask for them, and a table of the reasons that refused others."""
     machine = advice.machine
-    found = f"{counted(advice.tried, 'layout')} tried, {advice.runnable} can run; the fastest:"
+    others = f" and stand for {advice.implied} that only make more again" if advice.implied else ""
+    found = f"{counted(advice.tried, 'layout')} tried, {advice.runnable} can run{others}; the fastest:"
     lines = [title, "", f"  {advice.world} x {machine.name}: {found}", ""]
     if advice.choices:
         lines += page_table([_HEAD, *(_row(n, c) for n, c in enumerate(advice.choices, 1))], right=range(11))
@@ -63,7 +64,7 @@ def _row(number: int, choice: Choice) -> tuple[str, ...]:
         f"{time.step_seconds:.3g}",
         f"{time.tokens_per_second:,.0f}",
         f"{100 * time.bubble_fraction:.1f}",
-        f"{choice.memory.total / GIB:.1f}",
+        f"{choice.memory.total / GIB:,.3g}",
         f"{choice.wire_bytes / GIB:,.3g}",
     )
 
@@ -83,6 +84,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "assumptions": advice.machine.assumptions,
         "tried": advice.tried,
         "runnable": advice.runnable,
+        "implied": advice.implied,
         "layouts": [
             asdict(choice.layout)
             | {

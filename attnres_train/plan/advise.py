@@ -66,6 +66,11 @@ class Advice:
     runnable: int
     refused: tuple[Refusal, ...]
 
+    @property
+    def implied(self) -> int:
+        """Layouts that one which can run stands for."""
+        return self.tried - self.runnable - sum(refusal.number for refusal in self.refused)
+
 
 def advise(config: RunConfig, world: int, machine: Machine, wanted: int = 5) -> Advice:
     """The `wanted` fastest layouts of `config` on `world` devices of `machine`, by predicted tokens a second.

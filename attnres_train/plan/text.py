@@ -130,7 +130,7 @@ def _time_rows(plan: Plan) -> list[tuple[str, str]]:
     rank = f" (pipeline rank {time.busiest_rank})" if plan.grid.pipeline > 1 else ""
     return [
         ("time", f"{_seconds(time.step_seconds)} a step on {plan.grid.world} x {machine.name}, {_rate(time)}"),
-        ("", f"{time.run_hours:,.4g} hours for the run, {time.device_hours:,.0f} device-hours"),
+        ("", f"{_hours(time.run_hours)} hours for the run, {_hours(time.device_hours)} device-hours"),
         ("of it", ", ".join(spent) + rank),
         ("assumed" if not time.measured else "taken", time.assumptions),
     ]
@@ -139,6 +139,10 @@ def _time_rows(plan: Plan) -> list[tuple[str, str]]:
 def _rate(time: TimePlan) -> str:
     share = 100 * time.model_flops_utilisation
     return f"{time.tokens_per_second:,.0f} tokens/s, {share:.1f} % of the peak in model FLOPs"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _dearest(time: TimePlan) -> list[tuple[str, float]]:

@@ -111,7 +111,7 @@ def _text(config: RunConfig, found: Found, shape: Shape, run: Run, devices: str)
         ("[model]", None, f"{shape.parameters:,} parameters with a vocabulary of {found.vocabulary:,}"),
         ("num_layers", model.num_layers, ""),
         ("hidden_size", model.hidden_size, ""),
-        ("ffn_hidden_size", model.ffn_hidden_size, "8/3 of the width"),
+        ("ffn_hidden_size", model.ffn_hidden_size, "8/3 of the width, in steps of 128"),
         ("num_attention_heads", model.num_attention_heads, f"{model.head_size} wide each"),
         ("qk_norm", model.qk_norm, "large rates stay stable"),
         ("tie_embeddings", model.tie_embeddings, "two tables would take over a quarter of all parameters")

@@ -10,6 +10,7 @@ from pathlib import Path
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.config.run_config import RunConfig
 from attnres_train.progress import TrainState
+from attnres_train.words import counted
 
 
 def closing(config: RunConfig, folder: Path, state: TrainState, *, stopped: bool, trained: bool = True) -> list[str]:
@@ -40,7 +41,9 @@ def _why(config: RunConfig, state: TrainState, stopped: bool, trained: bool) -> 
         return f"stopped after {where}, as training.stop_after_steps says; without it the same command goes on"
     if not trained:
         return f"complete: {state.step} of {steps} steps are done, nothing to train"
-    return f"done: {state.step} of {steps} steps, {state.samples:,} samples, {state.tokens:,} tokens"
+    skipped = state.skipped_steps
+    but = f"; {counted(skipped, 'step')} changed nothing, for want of a finite gradient" if skipped else ""
+    return f"done: {state.step} of {steps} steps, {state.samples:,} samples, {state.tokens:,} tokens{but}"
 
 
 def _how_to_go_on(resume: str) -> str:

@@ -103,7 +103,7 @@ def _steps(run: Run, recorder: Recorder, state: TrainState, last_step: int) -> t
     while state.step < last_step and not stopped:
         run.presence.at("training", state.step + 1)
         asked = run.stop.asked()
-        looks = _due(state.step + 1, config.observe.depth_interval)
+        looks = _looks(state.step + 1, config)
         with watch.looking() if looks else nullcontext(), profiling.around(state.step + 1):
             state, report, batches = train_step(run.parts, run.loader, config, state, asked, saves.standing)
         stopped = report.stop_requested and state.step < config.training.steps
@@ -171,6 +171,12 @@ def _keep_settings(run: Run, recorder: Recorder, began: int) -> None:
     changed = keep_history(run.folder, began, run.grid.world_size, run.identity.settings)
     if changed is not None:
         recorder.text(began + 1, "settings", changed)
+
+
+def _looks(step: int, config: RunConfig) -> bool:
+    """Whether the depth is looked at: at the interval, and at the end of a run too short for one."""
+    interval = config.observe.depth_interval
+    return _due(step, interval) or (interval is not None and step == config.training.steps < interval)
 
 
 def _due(step: int, interval_steps: int | None) -> bool:

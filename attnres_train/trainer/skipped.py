@@ -30,6 +30,7 @@ class SkippedSteps:
             return None
         return (
             f"{state.skipped_in_a_row} steps in a row had a gradient that is not finite "
-            f"(training.stop_after_skipped_steps = {self.limit}). The first one: {self._first}. Nothing was "
-            "changed by them; the newest checkpoint is whole"
+            f"(training.stop_after_skipped_steps = {self.limit}). The first one: {self._first}. They "
+            "changed nothing: what made them so is the data they name, or came before. Go on from a checkpoint well "
+            "before (checkpoint.resume), with a lower optimizer.learning_rate or without these samples"
         )

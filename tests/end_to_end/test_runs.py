@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -300,3 +301,21 @@ def test_data_of_another_tokenizer_is_refused(
     tool("train_tokenizer", corpus.folder / "valid.jsonl", "--vocab-size", "310", "--output", other)
     done = launch(write_config(), 1, "--tokenizer.model", str(other), expect=2)
     assert "made with tokenizer" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_data_that_is_cut_under_a_run_is_a_failure_and_no_refusal(
+    write_config: Callable[..., Path], corpus: Corpus, tmp_path: Path
+) -> None:
+    """A refusal says that nothing was trained, and ends what supervises the run."""
+    for path in corpus.folder.glob("train.*"):
+        shutil.copy(path, tmp_path / path.name)
+    words = ["--data.train", tmp_path / "train", "--training.steps", "5000", "--observe.log_interval_steps", "1"]
+    run = subprocess.Popen(
+        [ROOT / "launch/torchrun.sh", write_config(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None and run.stderr is not None
+    next(line for line in run.stdout if line.startswith("step    3/"))
+    os.truncate(tmp_path / "train.bin", 100)
+    told = run.stderr.read()
+    assert run.wait() == 1, told
+    assert re.search(r"cause: rank 0 on \S+, .*step \d+", told) and f"{tmp_path}/train.bin: ends at byte" in told

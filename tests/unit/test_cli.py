@@ -326,3 +326,15 @@ def test_a_page_of_usage_ends_with_what_was_wrong(capsys: pytest.CaptureFixture[
 def test_a_setting_without_its_dashes_is_told_how_to_be_written(tmp_path: Path, capsys: Any) -> None:
     assert run("check", write(tmp_path), "training.steps=30") == 2
     assert "write overrides as --training.steps value" in capsys.readouterr().err
+
+
+def test_what_is_typed_for_a_training_leads_to_the_launch_script(capsys: Any) -> None:
+    assert run("train") == 2
+    told = capsys.readouterr().err
+    assert "there is no command 'train', but 'check', " in told and "launch/torchrun.sh" in told
+
+
+def test_inspect_of_a_pair_leads_to_the_tool_for_pairs(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "train.idx").touch()
+    assert run("inspect", tmp_path / "train") == 2
+    assert f"`python -m data_tools.inspect {tmp_path / 'train'}` shows it" in capsys.readouterr().err

@@ -33,7 +33,15 @@ def test_each_end_says_what_was_done_why_and_what_comes_next(
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as of a shell in which no environment is active
     first, *rest = closing(config, Path("/runs/my one"), state, stopped=stopped, trained=trained)
     assert first.startswith(told)
+    assert "changed nothing" not in first
     assert ("  checkpoint  /runs/my one/checkpoints/step-000000" in rest[0]) == trained
     tools = Path(sys.executable).parent
     assert f"{tools}/attnres report '/runs/my one'" in rest[-2]
     assert rest[-1].endswith(f"{tools}/tensorboard --logdir '/runs/my one/tensorboard'")
+
+
+def test_a_run_does_not_hide_the_steps_that_changed_nothing(tmp_path: Path) -> None:
+    config = load(write(tmp_path, SMALL), []).config
+    state = TrainState(step=config.training.steps, samples=8, tokens=8, skipped_steps=3)
+    (first, *_) = closing(config, Path("/runs/my"), state, stopped=False)
+    assert first.endswith("; 3 steps changed nothing, for want of a finite gradient")

@@ -27,13 +27,13 @@ def test_every_name_of_another_codebase_leads_to_a_key_there_is() -> None:
     [
         ("model.num_layers", "an integer of at least 1"),
         ("model.num_query_groups", 'an integer of at least 1, or "none"'),
-        ("optimizer.learning_rate", "a number above 0"),
+        ("optimizer.learning_rate", "a number above 0 and of at most 1e+30"),
         ("optimizer.beta2", "a number of at least 0 and below 1"),
         ("parallel.sequence", "true or false"),
         ("parallel.layers_per_stage", 'a list of integers, or "none"'),
         ("schedule.kind", 'one of "cosine", "wsd", "constant"'),
         ("engine.kind", 'one of "megatron", "deepspeed"'),
-        ("data.train", 'a text, or a table {text = number}, or "none"'),
+        ("data.train", 'a text, or a table {"prefix" = weight}, or "none"'),
         ("checkpoint.resume", "a text"),
     ],
 )

@@ -75,8 +75,8 @@ def test_an_unquoted_size_with_a_unit_is_named_with_line_and_remedy(tmp_path: Pa
         ("--observe.profile_steps=[3]", '[3] is not a list of 2 integers, or "none"'),
         ("--observe.profile_steps=[]", '[] is not a list of 2 integers, or "none"'),
         ("--observe.profile_steps=[3, 4, 5]", '[3, 4, 5] is not a list of 2 integers, or "none"'),
-        ("--data.train=[1]", '[1] is not a text, or a table {text = number}, or "none"'),
-        ('--data.train={a = "x"}', '{a = "x"} is not a text, or a table {text = number}, or "none"'),
+        ("--data.train=[1]", '[1] is not a text, or a table {"prefix" = weight}, or "none"'),
+        ('--data.train={a = "x"}', '{a = "x"} is not a text, or a table {"prefix" = weight}, or "none"'),
         ("--data.train={a = inf}", "is not a text, or a table"),
         ("--model.num_layers=2026-11-29", '2026-11-29" is not an integer of at least 1'),
         (

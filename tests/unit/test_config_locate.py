@@ -155,3 +155,10 @@ def test_what_has_no_line_of_its_own_gets_that_of_the_thing_around_or_below_it(
     path: tuple[str, ...], line: int | None
 ) -> None:
     assert read_document("[a]\nk = {inner = 1}\n\n[d.e]\n").line_of(path) == line
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 3000 + "]" * 3000], ids=["digits", "brackets"])
+def test_what_python_cannot_read_is_a_fault_of_its_line(value: str) -> None:
+    document = read_document(f"a = 1\nb = {value}\nc = 2\n")
+    (fault,) = document.faults
+    assert (fault.line, fault.key) == (2, "b") and len(fault.message) < 80 and document.data == {"a": 1, "c": 2}

@@ -58,6 +58,8 @@ def test_every_refusal_has_its_reason_and_numbers() -> None:
     assert "no multiples of parallel.tensor = 8" in words
     assert "fewer than parallel.pipeline" in words
     assert "nearest" not in words and sum(refusal.number for refusal in found.refused) < found.tried
+    assert found.tried == found.runnable + found.implied + sum(refusal.number for refusal in found.refused)
+    assert found.implied > 0 and f"stand for {found.implied} that only make more again" in advice_text(found, "")
 
 
 def test_what_is_too_large_for_the_devices_is_refused_with_gibibytes() -> None:
