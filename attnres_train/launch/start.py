@@ -152,7 +152,8 @@ def _launch(
         _forward(environment, folder)
         remote = _run_folder(launch) / "ranks"
     direct = launch.launcher == "deepspeed" and not launch.pdsh
-    with Job(command(launch), environment, folder, local, direct=direct, remote=remote) as job:
+    alone = launch.nodes == 1
+    with Job(command(launch), environment, folder, local, direct=direct, remote=remote, alone=alone) as job:
         _await(check)
         stop.job = job
         verdict = job.run()
