@@ -60,14 +60,23 @@ def small_files_from_the_third_save_on() -> None:
 
 
 def before_every_write(act: Callable[[int], None]) -> None:
-    """Call `act` with the number of the save, in its thread, before this rank's file is written."""
+    around_every_write(act, after=False)
+
+
+def around_every_write(act: Callable[[int], None], *, after: bool) -> None:
+    """Call `act` with the number of the save, in its thread, before this rank's file is written, or `after` it."""
     write, calls = PendingStates.write, 0
 
     def spoilt(pending: PendingStates) -> object:
         nonlocal calls
         calls += 1
-        act(calls)
-        return write(pending)
+        number = calls  # a slow write may be overtaken
+        if not after:
+            act(number)
+        written = write(pending)
+        if after:
+            act(number)
+        return written
 
     PendingStates.write = spoilt  # type: ignore[assignment, method-assign]
 
@@ -137,12 +146,26 @@ def test_a_write_that_fails_later_ends_all_ranks_and_leaves_the_one_before(async
     assert not list((tmp_path / "checkpoints").glob(".*partial*"))
 
 
-def test_a_folder_that_vanishes_under_a_save_is_told_on_every_rank(tmp_path: Path) -> None:
+def replaced_by_a_file(checkpoints: Path) -> None:
+    checkpoints.rename(checkpoints.with_name("old"))
+    checkpoints.touch()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it is written", "after"])
+@pytest.mark.parametrize("happens", [shutil.rmtree, replaced_by_a_file], ids=["removed", "replaced"])
+def test_a_folder_that_vanishes_under_a_save_is_told_on_every_rank(
+    happens: Callable[[Path], None], after: bool, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+
     def vanish() -> None:
-        before_every_write(lambda number: shutil.rmtree(tmp_path / "checkpoints") if number == 2 else None)
+        around_every_write(lambda number: happens(checkpoints) if number == 2 else None, after=after)
 
     for told, seconds in run_ranks(outcome, 2, config(), tmp_path, vanish):
-        assert "was not published" in told and "No such file or directory" in told and seconds < 30
+        assert f"checkpoint {checkpoints / '.step-00000004.partial'} was not published: " in told
+        assert "the folder was moved, removed or replaced while the run saved: " in told and "Errno" not in told
+        assert told.endswith(f". The same command goes on from the newest whole checkpoint in {checkpoints}")
+        assert seconds < 30
 
 
 class AtStep(StopRequest):
