@@ -98,7 +98,7 @@ def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = 
         try:
             said = [process.communicate(timeout=SPEED_SECONDS) for process in processes]
         except subprocess.TimeoutExpired:
-            what = f"{ranks} processes of this machine did not finish the speed test in {SPEED_SECONDS} s"
+            what = f"{counted(ranks, 'rank')} on this machine did not finish the speed test in {SPEED_SECONDS} s"
             raise Refused(Problem("links", what, "is the machine overloaded, or the loopback closed?")) from None
         finally:
             for process in processes:
@@ -132,9 +132,9 @@ def doctor_text(found: Mapping[str, Any]) -> str:
     rows += [("links" if not i else "", line) for i, line in enumerate(found["links"])]
     rows += [("checks" if not i else "", line) for i, line in enumerate(found["checks"])]
     if speeds := found["speeds"]:
-        where, reduce = f"{speeds['ranks']} ranks here, {speeds['backend']}", speeds["all_reduce_mib_per_second"]
+        where = f"{counted(speeds['ranks'], 'rank')} here, {speeds['backend']}"
         send, micros = speeds["send_mib_per_second"], speeds["round_trip_seconds"] * 1e6
-        rows.append(("speed", f"{where}: all-reduce {reduce:,.0f} MiB/s"))
+        rows.append(("speed", f"{where}: all-reduce {speeds['all_reduce_mib_per_second']:,.0f} MiB/s"))
         rows.append(("", f"send and receive {send:,.0f} MiB/s, there and back {micros:,.0f} us"))
     else:
         rows.append(("speed", "not measured: one device here"))

@@ -41,13 +41,14 @@ heed_interrupts() {
     exec env --default-signal=INT bash "$0" "$@"
 }
 
-# The exit code of process $1, a child; a trapped signal ends a `wait` early.
+# The exit code of process $1, a child; a trapped signal ends a `wait` early. How a signal ended the child is for the
+# caller to say: bash would tell it in a line of its own.
 wait_out() {
     local code=0
-    wait "$1" || code=$?
+    wait "$1" 2>/dev/null || code=$?
     while kill -0 "$1" 2>/dev/null; do
         code=0
-        wait "$1" || code=$?
+        wait "$1" 2>/dev/null || code=$?
     done
     return "$code"
 }

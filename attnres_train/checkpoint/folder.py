@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from errno import EACCES, EPERM
 from itertools import count
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from attnres_train.errors import Problem, Refused, refuse
 _PARTIAL = ".partial"
 _LATEST = "latest"
 RESUME_WORDS = ("auto", "must", "never")
+_MOST_NAMED = 3
 _REMEDY = "use another checkpoint of the run"
 
 
@@ -52,7 +54,9 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"{error.filename or path} cannot be read: {error.strerror}"
-        raise refuse(str(path), message, "give this user the right to read it, or name another") from error
+        forbidden = error.errno in (EACCES, EPERM)
+        remedy = "give this user the right to read it, or name another" if forbidden else "correct the path"
+        raise refuse(str(path), message, remedy) from error
 
 
 def is_named(folder: Path) -> bool:
@@ -200,13 +204,23 @@ def _stated_manifest(path: Path) -> Manifest:
         remedy = f'did you mean "{word[0]}"?' if word else "correct the path, or write auto, must or never"
         raise refuse("checkpoint.resume", f"there is no folder {path}", remedy)
     if not (path / FILE_NAME).is_file():
-        remedy = "name the folder of one whole checkpoint, such as RUN/checkpoints/step-00000100"
+        remedy = _those_at(path) or "name the folder of one whole checkpoint, such as RUN/checkpoints/step-00000100"
         raise refuse("checkpoint.resume", f"{path} is no whole checkpoint: it has no {FILE_NAME}", remedy)
     manifest = read_manifest(path)
     wrong = damages(path, manifest, sizes_only=True)
     if wrong:
         raise Refused([Problem(str(path), text, _REMEDY) for text in wrong])
     return manifest
+
+
+def _those_at(path: Path) -> str:
+    """Which checkpoints a run, or its folder of them, at `path` has; nothing where it has none."""
+    newest = list((named_steps(path) or named_steps(checkpoints_folder(path))).values())[::-1]
+    if not newest:
+        return ""
+    older = f" or one of {len(newest) - _MOST_NAMED} older ones" if len(newest) > _MOST_NAMED else ""
+    listed = ", ".join(folder.name for folder in newest[:_MOST_NAMED])
+    return f"name one of those in {newest[0].parent}: {listed}{older}"
 
 
 def problems_at_a_glance(folder: Path) -> list[str]:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from errno import ENOENT
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,6 +193,8 @@ class CheckpointSave:
     def _make_whole(self, records: tuple[dict[str, FileRecord], ...], results: tuple[Any, ...]) -> None:
         """On rank 0: everything that makes the folder a checkpoint, its name last."""
         files = {name: record for part in records for name, record in part.items()}
+        if not self.partial.is_dir():
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), str(self.partial))
         files |= self.pending.finish(list(results))
         whole = Manifest(**{**vars(self.manifest), "files": dict(sorted(files.items()))})
         if wrong := damages(self.partial, whole, sizes_only=True):
@@ -220,8 +224,17 @@ def _in_words(action: Callable[[], None]) -> str | None:
         action()
     except Exception as error:  # whatever it is: a save that fails in a thread must not go unsaid
         log.exception("a save failed")
-        return f"{type(error).__name__}: {error}"
+        return _words_of(error)
     return None
+
+
+def _words_of(error: Exception) -> str:
+    if not isinstance(error, OSError) or error.strerror is None:
+        return f"{type(error).__name__}: {error}"
+    what = error.strerror if error.filename is None else f"{error.strerror} ({error.filename})"
+    if isinstance(error, FileNotFoundError | FileExistsError | NotADirectoryError):
+        return f"the folder was moved, removed or replaced while the run saved: {what}"
+    return what
 
 
 def vote(grid: Grid, failure: str | None, partial: Path) -> None:
@@ -232,7 +245,8 @@ def vote(grid: Grid, failure: str | None, partial: Path) -> None:
     if told:
         if grid.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)  # gives the space back; what is left goes with the next save
-        raise RuntimeError(f"checkpoint {partial} was not published: " + "; ".join(dict.fromkeys(told)))
+        what = f"checkpoint {partial} was not published: {'; '.join(dict.fromkeys(told))}"
+        raise RuntimeError(f"{what}. The same command goes on from the newest whole checkpoint in {partial.parent}")
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

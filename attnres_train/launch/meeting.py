@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.launch.names import Master, family, is_own, resolve, who_listens
+from attnres_train.words import counted
 
 GREETING = "attnres_train"
 _RETRY_SECONDS = 0.5
@@ -110,7 +111,7 @@ class _Host:
             return
         self.lines.append(line)
         if node.nodes != self.mine.nodes or not 0 <= node.rank < node.nodes:
-            what = f"{node} counts {node.nodes} nodes, {self.mine} counts {self.mine.nodes}"
+            what = f"{node} counts {counted(node.nodes, 'node')}, {self.mine} counts {self.mine.nodes}"
             raise refuse("--nodes", what, "give every node the same number, and ranks from 0")
         if node.rank in self.here:
             what = f"two nodes claim rank {node.rank}: {self.here[node.rank].host} and {node.host}"

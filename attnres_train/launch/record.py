@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -103,7 +104,8 @@ def write_record(record: Record, folder: Path) -> None:
         if record.meeting and record.end in FAILURES:
             failure_file(folder, record.meeting).touch()
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # of a folder that is gone
+            partial.unlink()
 
 
 def read_records(folder: Path) -> dict[int, Record]:

@@ -45,6 +45,7 @@ from attnres_train.launch.record import JOB, OUTPUT
 from attnres_train.launch.twice import refuse_double_launch
 from attnres_train.launch.verdict import REFUSED
 from attnres_train.launch.watch import Job
+from attnres_train.words import counted
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
@@ -152,7 +153,8 @@ def _launch(
         _forward(environment, folder)
         remote = _run_folder(launch) / "ranks"
     direct = launch.launcher == "deepspeed" and not launch.pdsh
-    with Job(command(launch), environment, folder, local, direct=direct, remote=remote) as job:
+    alone = launch.nodes == 1
+    with Job(command(launch), environment, folder, local, direct=direct, remote=remote, alone=alone) as job:
         _await(check)
         stop.job = job
         verdict = job.run()
@@ -218,7 +220,8 @@ def _plan(options: argparse.Namespace) -> tuple[Launch, list[Host]]:
     hosts = read_hostfile(options.hostfile) if options.hostfile is not None else []
     nodes = len(hosts) or options.nodes
     if hosts and options.nodes not in (1, len(hosts)):
-        raise refuse("--nodes", f"{options.nodes}, but {options.hostfile} has {len(hosts)} hosts", "leave --nodes out")
+        what = f"{options.nodes}, but {options.hostfile} has {counted(len(hosts), 'host')}"
+        raise refuse("--nodes", what, "leave --nodes out")
     if len({host.slots for host in hosts}) > 1 and options.launcher == "deepspeed":
         slots = ", ".join(f"{host.name} {host.slots}" for host in hosts)
         what = f"unequal slots ({slots}): DeepSpeed then numbers the ranks of a node wrongly"
@@ -275,7 +278,7 @@ def _node_rank(options: argparse.Namespace, hosts: Sequence[Host], nodes: int) -
             raise refuse("--node-rank", what, "give --node-rank, from 0 in the order of the file")
         return here[0]
     if not 0 <= rank < nodes:
-        raise refuse("--node-rank", f"{rank}, of {nodes} nodes", f"give 0 to {nodes - 1}")
+        raise refuse("--node-rank", f"{rank}, of {counted(nodes, 'node')}", f"they count from 0 to {nodes - 1}")
     return rank
 
 

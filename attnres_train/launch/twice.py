@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from attnres_train.errors import Refused, refuse
 from attnres_train.launch.commands import Launch
+from attnres_train.words import counted
 
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 """How Open MPI, MPICH with its kin and MVAPICH tell their processes how many there are."""
@@ -16,8 +17,8 @@ def refuse_double_launch(environment: Mapping[str, str], launch: Launch) -> None
     tasks, nodes = slurm_tasks(environment)
     if tasks > nodes:
         what = (
-            f"srun starts this script {tasks} times on {nodes} nodes (SLURM_NTASKS), "
-            f"and each would start {launch.ranks} ranks"
+            f"srun starts this script {tasks} times on {counted(nodes, 'node')} (SLURM_NTASKS), "
+            f"and each would start {counted(launch.ranks, 'rank')}"
         )
         raise refuse("double launch", what, "one task a node: srun --ntasks-per-node=1, as launch/slurm.sbatch does")
     for name in _MPI_SIZES:

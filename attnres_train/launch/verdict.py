@@ -128,11 +128,17 @@ def killed_launcher(code: int) -> int | None:
 
 
 def judge(
-    records: Mapping[int, Record], local: Collection[int], launcher_code: int, asked: bool, elsewhere: bool = False
+    records: Mapping[int, Record],
+    local: Collection[int],
+    launcher_code: int,
+    asked: bool,
+    elsewhere: bool = False,
+    alone: bool = False,
 ) -> Verdict:
     """Exit code and last lines of a launch whose ranks left `records`.
 
-    `local` are the ranks of this node; `asked`: a stop signal came to the script; `elsewhere`: another node has failed.
+    `local` are the ranks of this node; `asked`: a stop signal came to the script; `elsewhere`: another node has failed;
+    `alone`: there is no other node.
     """
     mine = [records[rank] for rank in local if rank in records]
     ends = [record.end for record in mine]
@@ -151,9 +157,17 @@ def judge(
     all_stopped = len(mine) == len(local) and bool(mine) and set(ends) <= {"stopped"}
     if all_stopped and not asked and (elsewhere or killed_launcher(launcher_code)):
         return Verdict(ExitCode.FAILED, _saved_without_launcher(mine, launcher_code))
-    if all_stopped or (asked and not begun and set(ends) <= harmless):
+    by_one = alone and len(mine) == len(local) and not killed_launcher(launcher_code) and _stopped_by_one(mine)
+    if all_stopped or by_one or (asked and not begun and set(ends) <= harmless):
         return Verdict(ExitCode.STOPPED_ON_SIGNAL, ["stopped on a signal (exit code 3)"])
     return Verdict(ExitCode.FAILED, _failure(cause, records, local, launcher_code), unexplained=cause is None)
+
+
+def _stopped_by_one(mine: Collection[Record]) -> bool:
+    """Whether a stop signal to one rank ended all before the first step: the others lost it, or their launcher then
+    ended them. Where a rank was lost first, what the others say is the launcher's doing."""
+    ended_alike = all(record.end in ("stopped", "lost") and record.step is None for record in mine)
+    return bool(mine) and ended_alike and min(mine, key=_time).end == "stopped"
 
 
 def _saved_without_launcher(mine: Sequence[Record], code: int) -> list[str]:

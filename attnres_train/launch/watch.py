@@ -65,9 +65,12 @@ class Job:
         *,
         direct: bool = False,
         remote: Path | None = None,
+        alone: bool = False,
     ):
         self.job, self.local, self.remote = job, local, remote
         """`remote`: ranks run on other machines, and their records are in this folder, which is shared."""
+        self.alone = alone
+        """There is no other node."""
         self.direct = direct
         """`direct`: a stop signal goes to the ranks, since this launcher kills them if they save for long."""
         self.began = time.time()
@@ -131,7 +134,8 @@ class Job:
         while _waits_for_others(records, self.local, code) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             records = self._records()
-        verdict = judge(records, self.local, code, self.asked, any(sign.exists() for sign in self._signs(records)))
+        elsewhere = any(sign.exists() for sign in self._signs(records))
+        verdict = judge(records, self.local, code, self.asked, elsewhere, self.alone)
         self._keep(words, records, verdict)
         return verdict
 

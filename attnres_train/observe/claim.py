@@ -69,6 +69,41 @@ def claim_run_folder(folder: Path) -> IO[bytes]:
     return file
 
 
+class Claim:
+    """A claim that is looked after: a run folder may be moved or deleted while its run goes on writing to its path.
+
+    Raises Refused as `claim_run_folder`.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder, self._file = folder, claim_run_folder(folder)
+
+    def renew(self) -> bool:
+        """Whether the file at the lock's path was another one or none, and is claimed anew; a warning says so.
+
+        Raises RuntimeError where another run holds the folder by now, or where it cannot be claimed.
+        """
+        path = self._folder / LOCK
+        try:
+            there: os.stat_result | None = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        except OSError:  # of a disk that does not answer: it says nothing of whose the folder is
+            return False
+        if there is not None and os.path.samestat(there, os.fstat(self._file.fileno())):
+            return False
+        self._file.close()
+        what = f"{self._folder} was moved, deleted or replaced while this run wrote to it"
+        try:
+            with suppress(OSError):  # claiming says more
+                self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = claim_run_folder(self._folder)
+        except Refused as refusal:
+            raise RuntimeError(f"{what}, and {refusal.problems[0].message}; so this run ends without a save") from None
+        log.warning(f"{what}; it is claimed anew, and what this run records and saves from here on is written there")
+        return True
+
+
 def _sign(file: IO[bytes]) -> None:
     with suppress(OSError):  # of a full disk: the lock holds, only a refusal will not know whom to name
         file.truncate(0)

@@ -185,6 +185,9 @@ class Presence:
     def _write(self) -> None:
         with self._lock:
             self.record.time = time.time()
+            if self.record.log is not None:  # the run folder's: somebody may have taken it away
+                with suppress(OSError):
+                    shared_folder(self.record.log).mkdir(exist_ok=True)
             for folder in self._folders:
                 write_record(self.record, folder)
 

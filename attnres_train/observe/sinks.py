@@ -16,6 +16,7 @@ from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.kept_file import Gone, KeptFile
 from attnres_train.observe.record_lines import record_of
 from attnres_train.strict_json import dumps
+from attnres_train.words import counted
 
 log = logging.getLogger(CONSOLE)
 LEAST_FREE_BYTES = 1 << 20
@@ -99,7 +100,7 @@ class Guarded:
         if self._sink is not None:
             self._reaches(lambda sink: sink.close())
         if self._lost:
-            log.warning(f"{self._name}: {self._lost} record{'s' * (self._lost != 1)} could not be written")
+            log.warning(f"{self._name}: {counted(self._lost, 'record')} could not be written")
 
     def _record(self, action: Callable[[Sink], None]) -> None:
         self._lost += self._given_up or not self._reaches(action)
@@ -148,16 +149,23 @@ def refuse_full_disk(folder: Path) -> None:
 def drop_records_after(path: Path, step: int) -> None:
     """Rewrite the JSON lines of `path` without records of later steps and without a line cut by a kill.
 
-    What cannot be rewritten stays as it is.
+    What cannot be rewritten stays as it is. Other lines that are no records go too, with one warning.
     """
     if not path.exists():
         return
     # It is tried again with every record: reading all of a long file each time would cost training.
     refuse_full_disk(path.parent)
     with _replacing(path) as replacement, open(path, "rb") as before, open(replacement, "wb") as after:
-        after.writelines(line.rstrip(b"\n") + b"\n" for line in before if record_up_to(line, step))
+        damaged = 0
+        for line in before:
+            if record_up_to(line, step):
+                after.write(line.rstrip(b"\n") + b"\n")
+            elif line.endswith(b"\n"):  # a kill leaves one without an end
+                damaged += record_of(line) is None and not line.isspace()
         after.flush()
         os.fsync(after.fileno())
+    if damaged:
+        log.warning(f"{path}: {counted(damaged, 'damaged line')}, no record any more, dropped; the others stay")
 
 
 def keep_text(path: Path, text: str) -> None:

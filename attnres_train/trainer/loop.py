@@ -18,6 +18,7 @@ from attnres_train.data.ahead import StepLoader
 from attnres_train.data.continuation import other_validation
 from attnres_train.data.validation import ValidationData
 from attnres_train.errors import ExitCode
+from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_watch import DepthWatch
 from attnres_train.observe.metrics import VALIDATION_TAG, Rates
@@ -61,6 +62,8 @@ class Run:
     rates: Rates
     stop: StopRequest
     presence: Presence
+    claim: Claim | None = None
+    """Of the run folder; rank 0 has it."""
 
 
 def train(run: Run) -> ExitCode:
@@ -107,9 +110,10 @@ def _steps(run: Run, recorder: Recorder, state: TrainState, last_step: int) -> t
         with watch.looking() if looks else nullcontext(), profiling.around(state.step + 1):
             state, report, batches = train_step(run.parts, run.loader, config, state, asked, saves.standing)
         stopped = report.stop_requested and state.step < config.training.steps
+        claimed_anew = run.claim is not None and run.claim.renew()
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=stopped or state.step == last_step)
-        if state.step == began + 1 and run.grid.rank == 0:
-            _keep_settings(run, recorder, began)
+        if run.grid.rank == 0 and (claimed_anew or state.step == began + 1):
+            _keep_settings(run, recorder, state.step - 1)
         if looks:
             recorder.depth(state, watch.collect())
         saves.advance(report)
@@ -166,7 +170,8 @@ def _say(lines: list[str]) -> None:
 
 
 def _keep_settings(run: Run, recorder: Recorder, began: int) -> None:
-    """Only once a step has been trained with them: a launch that trains nothing leaves the folder as it was."""
+    """Only once the step after `began` has been trained with them: a launch that trains nothing leaves the folder as
+    it was."""
     keep_text(run.folder / CONFIG, run.resolved)
     changed = keep_history(run.folder, began, run.grid.world_size, run.identity.settings)
     if changed is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 import torch
 import torch.distributed as dist
@@ -23,7 +22,7 @@ from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words, why_no_backend
 from attnres_train.errors import ExitCode, Problem, Refused, refuse
 from attnres_train.model.size import flops_in_words, training_flops_per_token
-from attnres_train.observe.claim import claim_run_folder
+from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
@@ -52,7 +51,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     settings = config_values(config, loaded.origins)
     preflight(settings, corpora.same_on_all_ranks(training.seed), backend, folder, grid)
     presence.at("choosing a checkpoint")
-    _lock, checkpoint = _enter(folder, config.checkpoint.resume, grid)
+    claim, checkpoint = _enter(folder, config.checkpoint.resume, grid)
     if checkpoint is not None and (pointless := nothing_to_train(checkpoint.manifest, settings)):
         raise Refused(pointless)
     draw = training.seed if checkpoint is None else checkpoint.manifest.draw_of_data(training.seed)
@@ -82,28 +81,29 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
                 rates=Rates(training_flops_per_token(config.model, padded, training.sequence_length), peak),
                 stop=stop,
                 presence=presence,
+                claim=claim,
             )
         )
     stop_process_group()
     return outcome
 
 
-def _enter(folder: Path, resume: str, grid: Grid) -> tuple[IO[bytes] | None, Choice | None]:
+def _enter(folder: Path, resume: str, grid: Grid) -> tuple[Claim | None, Choice | None]:
     """Claim the run folder, on rank 0 for all, and choose the checkpoint; a refusal is raised on every rank.
 
-    The claim holds as long as the returned file is open.
+    The claim holds as long as what is returned is kept.
     """
-    lock: IO[bytes] | None = None
+    claim: Claim | None = None
     problems: list[Sequence[Problem] | None] = [None]
     if grid.rank == 0:
         try:
-            lock = claim_run_folder(folder)
+            claim = Claim(folder)
         except Refused as refusal:
             problems = [refusal.problems]
     dist.broadcast_object_list(problems, src=0, group=grid.control)
     if problems[0] is not None:
         raise Refused(problems[0])
-    return lock, choose_checkpoint(resume, folder, grid)
+    return claim, choose_checkpoint(resume, folder, grid)
 
 
 def _peak(grid: Grid, precision: str) -> float | None:

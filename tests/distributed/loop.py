@@ -14,6 +14,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.data.corpus import Sample
 from attnres_train.data.loader import Batch
 from attnres_train.errors import ExitCode
+from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
@@ -92,6 +93,7 @@ def run_loop(
             rates=Rates(1.0, None),
             stop=stop or StopRequest(lambda: None),
             presence=Presence(grid.rank, grid.world_size, lambda: None),
+            claim=Claim(folder) if grid.rank == 0 else None,
         )
     )
     return code, told

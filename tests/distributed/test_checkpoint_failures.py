@@ -21,9 +21,14 @@ from attnres_train.checkpoint.sharded import PendingStates
 from attnres_train.checkpoint.verify import damages
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import ExitCode
+from attnres_train.observe.claim import LOCK, claim_run_folder
+from attnres_train.observe.settings_history import read_history
+from attnres_train.parallel.config import ParallelConfig
+from attnres_train.trainer.signals import StopRequest
 from tests.distributed.loop import run_loop
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import tiny_config
+from tests.unit.test_sinks import lines
 
 
 def config(asynchronous: bool = True) -> RunConfig:
@@ -32,13 +37,15 @@ def config(asynchronous: bool = True) -> RunConfig:
     return replace(base, training=replace(base.training, steps=8), checkpoint=checkpoint)
 
 
-def outcome(config: RunConfig, folder: Path, prepare: Callable[[], None]) -> tuple[str, float]:
+def outcome(
+    config: RunConfig, folder: Path, prepare: Callable[[], None], stop: StopRequest | None = None
+) -> tuple[str, float]:
     """What ended a run on this rank, and after how many seconds; `prepare` runs on rank 1 first."""
     if dist.get_rank() == 1:
         prepare()
     started = time.monotonic()
     try:
-        run_loop(config, folder)
+        run_loop(config, folder, stop)
     except Exception as error:
         return f"{type(error).__name__}: {error}", time.monotonic() - started
     return "", time.monotonic() - started
@@ -53,14 +60,23 @@ def small_files_from_the_third_save_on() -> None:
 
 
 def before_every_write(act: Callable[[int], None]) -> None:
-    """Call `act` with the number of the save, in its thread, before this rank's file is written."""
+    around_every_write(act, after=False)
+
+
+def around_every_write(act: Callable[[int], None], *, after: bool) -> None:
+    """Call `act` with the number of the save, in its thread, before this rank's file is written, or `after` it."""
     write, calls = PendingStates.write, 0
 
     def spoilt(pending: PendingStates) -> object:
         nonlocal calls
         calls += 1
-        act(calls)
-        return write(pending)
+        number = calls  # a slow write may be overtaken
+        if not after:
+            act(number)
+        written = write(pending)
+        if after:
+            act(number)
+        return written
 
     PendingStates.write = spoilt  # type: ignore[assignment, method-assign]
 
@@ -130,12 +146,65 @@ def test_a_write_that_fails_later_ends_all_ranks_and_leaves_the_one_before(async
     assert not list((tmp_path / "checkpoints").glob(".*partial*"))
 
 
-def test_a_folder_that_vanishes_under_a_save_is_told_on_every_rank(tmp_path: Path) -> None:
+def replaced_by_a_file(checkpoints: Path) -> None:
+    checkpoints.rename(checkpoints.with_name("old"))
+    checkpoints.touch()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before it is written", "after"])
+@pytest.mark.parametrize("happens", [shutil.rmtree, replaced_by_a_file], ids=["removed", "replaced"])
+def test_a_folder_that_vanishes_under_a_save_is_told_on_every_rank(
+    happens: Callable[[Path], None], after: bool, tmp_path: Path
+) -> None:
+    checkpoints = tmp_path / "checkpoints"
+
     def vanish() -> None:
-        before_every_write(lambda number: shutil.rmtree(tmp_path / "checkpoints") if number == 2 else None)
+        around_every_write(lambda number: happens(checkpoints) if number == 2 else None, after=after)
 
     for told, seconds in run_ranks(outcome, 2, config(), tmp_path, vanish):
-        assert "was not published" in told and "No such file or directory" in told and seconds < 30
+        assert f"checkpoint {checkpoints / '.step-00000004.partial'} was not published: " in told
+        assert "the folder was moved, removed or replaced while the run saved: " in told and "Errno" not in told
+        assert told.endswith(f". The same command goes on from the newest whole checkpoint in {checkpoints}")
+        assert seconds < 30
+
+
+class AtStep(StopRequest):
+    """Asks for nothing, and does something before a step."""
+
+    def __init__(self, step: int, act: Callable[[], object]):
+        super().__init__(lambda: None)
+        self._left, self._act = step, act
+
+    def asked(self) -> bool:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+        return False
+
+
+def test_a_run_whose_folder_is_moved_claims_its_path_and_goes_on_there(tmp_path: Path) -> None:
+    """Else a second launch of the same command would write into the same files."""
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    at_the_end = replace(config(), checkpoint=CheckpointConfig(interval_steps=8))
+    (code, told), _ = run_ranks(run_loop, 2, at_the_end, run, AtStep(3, lambda: dist.get_rank() or run.rename(moved)))
+    assert code == ExitCode.DONE and list(named_steps(run / "checkpoints")) == [8]
+    (line,) = [text for text in told if "claimed anew" in text]
+    assert f"{run} was moved" in line and (run / LOCK).is_file() and (run / "config.toml").is_file()
+    assert [used.first for used in read_history(run)] == [3] and [used.first for used in read_history(moved)] == [1]
+    assert set(lines(moved / "metrics.jsonl")) == {1, 2} and set(lines(run / "metrics.jsonl")) == set(range(3, 9))
+
+
+def test_a_run_whose_folder_is_another_run_s_by_now_ends(tmp_path: Path) -> None:
+    def taken() -> None:
+        run.rename(tmp_path / "moved")
+        run.mkdir()
+        other.append(claim_run_folder(run))
+
+    run, other = tmp_path / "run", list[object]()
+    alone = replace(config(), parallel=ParallelConfig())
+    ((told, _),) = run_ranks(outcome, 1, alone, run, lambda: None, AtStep(3, taken))
+    assert told.startswith(f"RuntimeError: {run} was moved") and "another run is writing to" in told
+    assert not (run / "metrics.jsonl").exists()
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_a_second_one_waits(tmp_path: Path) -> None:

@@ -159,12 +159,18 @@ def test_a_damaged_newest_does_not_stand_in_the_way_of_an_older_path(
         ("atuo", 'there is no folder .*\n.*did you mean "auto"'),
         ("run/checkpoints/step-00000010/part", "there is no folder"),
         ("run", "is no whole checkpoint: it has no manifest.json"),
+        ("run", "name one of those in /.*run/checkpoints: step-00000010$"),
+        ("other/checkpoints", "in /.*other/checkpoints: step-00000005, step-00000004, step-00000003 or one of 2 older"),
+        ("empty", "name the folder of one whole checkpoint, such as"),
+        ("x" * 256, "cannot be read: File name too long\n.*correct the path"),
     ],
 )
 def test_a_path_that_is_no_checkpoint_is_refused(
     path: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_with(tmp_path / "run", 10)
+    run_with(tmp_path / "other", 1, 2, 3, 4, 5)
+    (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refused, match=told):
         candidates(path, tmp_path / "run")

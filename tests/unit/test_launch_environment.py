@@ -77,6 +77,11 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
+def test_how_a_child_was_ended_is_the_caller_s_to_say(checkout: Checkout) -> None:
+    told = checkout.run("bash -c 'kill -KILL $$' & wait_out $! || say ended $?")
+    assert told == "ended 137\ncode 0", "bash would name a line of environment.sh"
+
+
 def test_made_once_whatever_link_leads_there_and_again_when_the_folder_was_moved(checkout: Checkout) -> None:
     checkout.python()
     assert checkout.run().endswith("code 0") and len(checkout.asked_of_pip()) == 1

@@ -127,6 +127,9 @@ def test_double_launches_are_refused() -> None:
     slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "16", "SLURM_NNODES": "2"}
     with pytest.raises(Refused, match="16 times on 2 nodes .* each would start 8 ranks"):
         refuse_double_launch(slurm, launch)
+    one = slurm | {"SLURM_NNODES": "1"}
+    with pytest.raises(Refused, match=r"16 times on 1 node \(SLURM_NTASKS\), and each would start 1 rank\n"):
+        refuse_double_launch(one, Launch("torchrun", 1, 1, 0, None, None, False, ["c.toml"]))
     refuse_double_launch(slurm | {"SLURM_NTASKS": "2"}, launch)
     refuse_double_launch({"SLURM_NTASKS": "16"}, launch)  # an allocation, of which this is no task
     with pytest.raises(Refused, match="mpirun"):

@@ -18,9 +18,14 @@ def record(rank: int, end: End | None = None, time: float = 0.0, reason: str = "
 
 
 def judged(
-    *records: Record, local: range = range(2), code: int = 1, asked: bool = False, elsewhere: bool = False
+    *records: Record,
+    local: range = range(2),
+    code: int = 1,
+    asked: bool = False,
+    elsewhere: bool = False,
+    alone: bool = False,
 ) -> tuple[ExitCode, str]:
-    verdict = judge({r.rank: r for r in records}, local, code, asked, elsewhere)
+    verdict = judge({r.rank: r for r in records}, local, code, asked, elsewhere, alone)
     return verdict.code, "\n".join(verdict.lines)
 
 
@@ -123,6 +128,24 @@ def test_a_stop_is_code_3_only_if_every_rank_says_so() -> None:
     early = record(0, "stopped", step=None), record(1, "lost", step=None)
     assert judged(*early, asked=True)[0] is ExitCode.STOPPED_ON_SIGNAL
     assert judged(*early)[0] is ExitCode.FAILED
+
+
+@pytest.mark.parametrize("other", ["lost", "stopped"])
+def test_a_stop_of_one_rank_before_the_first_step_is_one_where_there_is_no_other_node(other: End) -> None:
+    """The others lose that rank, or are ended by their launcher; a rank that was lost leaves a sign of failure."""
+    stop, lost = record(1, "stopped", 1.0, step=None), record(0, other, 2.0, step=None)
+    assert judged(stop, lost, alone=True, elsewhere=other == "lost")[0] is ExitCode.STOPPED_ON_SIGNAL
+    assert judged(stop, lost, alone=True, code=-9)[0] is ExitCode.FAILED, "the launcher was killed"
+    for end in ("failed", "killed", "timeout", None):
+        assert judged(stop, lost, record(2, end, 3.0, step=None), local=range(3), alone=True)[0] is ExitCode.FAILED
+    assert judged(stop, alone=True)[0] is ExitCode.FAILED, "one said nothing"
+
+
+def test_a_lost_rank_is_no_stop_where_it_was_lost_first_or_trained_or_has_other_nodes() -> None:
+    stop, lost = record(1, "stopped", 1.0, step=None), record(0, "lost", 2.0, step=None)
+    assert judged(stop, lost)[0] is ExitCode.FAILED, "another node may have failed"
+    assert judged(stop, record(0, "lost", 0.5, step=None), alone=True)[0] is ExitCode.FAILED, "ended by the launcher"
+    assert judged(stop, record(0, "lost", 2.0, step=1), alone=True)[0] is ExitCode.FAILED
 
 
 def test_a_killed_launcher_is_named() -> None:

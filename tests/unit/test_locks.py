@@ -7,7 +7,9 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from attnres_train.errors import ExitCode, Refused
 from attnres_train.launch.job_folder import job_folder
 from attnres_train.launch.process import parent_mark
 from attnres_train.locks import NoLocks, is_locked, lock
-from attnres_train.observe.claim import LOCK, claim_run_folder, is_claimed, refuse_in_use
+from attnres_train.observe.claim import LOCK, Claim, claim_run_folder, is_claimed, refuse_in_use
 from tests.unit.config_files import write
 
 ERRORS = [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL]
@@ -73,6 +75,50 @@ def test_what_a_dead_run_left_in_the_lock_s_file_does_not_matter(left: bytes, tm
     refuse_in_use(tmp_path)
     with claim_run_folder(tmp_path), pytest.raises(Refused, match=f"process {os.getpid()}"):
         refuse_in_use(tmp_path)
+
+
+def moved_and_copied_back(folder: Path) -> None:
+    """As onto another disk: size and time of every file are as before."""
+    folder.rename(folder.with_name("old"))
+    shutil.copytree(folder.with_name("old"), folder)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda folder: folder.rename(folder.with_name("old")),
+        shutil.rmtree,
+        lambda folder: (folder / LOCK).unlink(),
+        moved_and_copied_back,
+    ],
+    ids=["moved", "deleted", "lock deleted", "copied"],
+)
+def test_a_folder_that_is_taken_away_from_its_run_is_claimed_anew_or_given_up(
+    happens: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    claim = Claim(folder)
+    assert not claim.renew() and is_claimed(folder)
+    happens(folder)
+    assert not is_claimed(folder)
+    assert claim.renew() and is_claimed(folder) and not claim.renew()
+    (record,) = caplog.records
+    assert f"{folder} was moved, deleted or replaced while this run wrote to it; it is claimed" in record.getMessage()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    with claim_run_folder(folder), pytest.raises(RuntimeError, match=f"and another run is writing to .*{os.getpid()}"):
+        claim.renew()
+
+
+def test_a_folder_that_cannot_be_claimed_anew_ends_its_run_in_words(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    claim = Claim(folder)
+    shutil.rmtree(folder)
+    folder.touch()
+    with pytest.raises(RuntimeError, match=r"replaced .* and .*\.lock cannot be written: Not a directory"):
+        claim.renew()
 
 
 def test_without_locks_a_run_goes_on_with_one_warning(

@@ -51,7 +51,21 @@ def test_records_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "rank-0001.json").write_text('{"rank": 1')
     (tmp_path / "rank-0002.json").write_text("[]")
     assert list(read_records(tmp_path)) == [0]
-    write_record(Record(1, "here", 1, 0.0, 0.0), tmp_path / "nowhere")  # a folder that is gone does no harm
+    for gone in ("nowhere", "rank-0001.json"):  # a folder that is gone does no harm, nor a file in its place
+        write_record(Record(1, "here", 1, 0.0, 0.0), tmp_path / gone)
+
+
+def test_records_come_back_where_the_run_folder_does(presence: Presence, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    presence.enter(run / "logs/rank-0003.log", limit_seconds=600)
+    run.rename(tmp_path / "moved")
+    presence._write()
+    assert not run.exists(), "rank 0 claims it first"
+    run.mkdir()
+    presence._write()
+    assert list(read_records(run / "ranks")) == [3]
+    faulthandler.unregister(signal.SIGUSR2)
+    faulthandler.enable(sys.__stderr__)
 
 
 def test_a_rank_that_stands_still_leaves_its_stacks_in_its_log(

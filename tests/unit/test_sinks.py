@@ -8,7 +8,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from errno import ENOSPC
@@ -90,6 +90,33 @@ def test_lines_go_on_when_there_is_space_again(tmp_path: Path, caplog: pytest.Lo
     ]
     JsonlSink(path, 7).close()
     assert lines(path) == [1, 2, 3, 7] and len(path.read_text().splitlines()) == 4, "a resume cleans up"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "left", "dropped"),
+    [
+        (lambda data: data[:20] + b"\xff\0" + data[22:], [2, 3, 4], "1 damaged line"),
+        (lambda data: data.replace(b"step", b"st{p", 2), [3, 4], "2 damaged lines"),
+        (lambda data: data[:-5], [1, 2, 3], None),
+        (lambda data: data + b"\0" * 512, [1, 2, 3, 4], None),
+        (lambda data: data + b"\n", [1, 2, 3, 4], None),
+    ],
+    ids=["bytes overwritten", "two lines", "cut by a kill", "zeros of a power failure", "empty line"],
+)
+def test_damaged_lines_go_with_one_warning_and_a_cut_one_without(
+    spoil: Callable[[bytes], bytes],
+    left: list[int],
+    dropped: str | None,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write(guarded_lines(path, 0), range(1, 5))
+    path.write_bytes(spoil(path.read_bytes()))
+    write(guarded_lines(path, 4), range(5, 7))
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [*left, 5, 6]
+    told_of = [f"{path}: {dropped}, no record any more, dropped; the others stay"] if dropped else []
+    assert told(caplog) == told_of
 
 
 def test_event_files_go_on_in_a_new_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
