@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,6 +35,10 @@ LOST_PEER = (
     "Connection was likely closed",
 )
 """What gloo, NCCL and the store say when the other end of a connection is gone."""
+
+_SECONDS_BEHIND_THE_CAUSE = 1.5
+"""How long a rank that lost another stays: DeepSpeed's launcher looks once a second, and tells of the first rank alone
+that it finds ended, by which signal."""
 
 TIMED_OUT = ("Timed out", "timed out", "Timeout", "timeout")
 """What they say when it does not answer."""
@@ -101,6 +106,8 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         log.exception("rank %d failed", rank)
         presence.end(*_failure(error, presence))
         print(_told(presence.record), file=sys.stderr)
+        if presence.record.end == "lost":
+            time.sleep(_SECONDS_BEHIND_THE_CAUSE)
         return ExitCode.FAILED
 
 

@@ -17,7 +17,7 @@ from tests.end_to_end.processes import read
 
 pytestmark = pytest.mark.slow
 SECONDS = 30.0
-ODD = "a {b,c} (d) 'e' \"f\" $HOME `id` $(id) \\\\ %n %% * ~ ; & | < > # !"
+ODD = "a {b,c} (d) 'e' \"f\" $5 `id` $(id) \\\\ %n %% * ~ ; & | < > # !"
 """A folder's name (tcsh alone would read the last one)."""
 
 PDSH = """#!/bin/bash
