@@ -42,14 +42,21 @@ def test_a_refusal_is_told_in_words_and_as_json_with_exit_code_2(capsys: pytest.
     }
 
 
-def test_a_failure_of_the_machine_is_told_with_its_remedy_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "names, told, place",
+    [(("c.bin.partial",), ": 'c.bin.partial'", "there"), ((), "", "for c and temporary files (TMPDIR)")],
+)
+def test_a_failure_of_the_machine_is_told_with_its_remedy_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str], names: tuple[str, ...], told: str, place: str
+) -> None:
     def tool(_: object) -> Report:
-        raise OSError(28, "No space left on device", "c.bin.partial")
+        raise OSError(28, "No space left on device", *names)
 
-    assert run_tool(tool_parser("test", ""), tool, []) == 1
+    parser = tool_parser("test", "")
+    parser.add_argument("--output")
+    assert run_tool(parser, tool, ["--output", "c"]) == 1
     assert capsys.readouterr().err == (
-        "failed: [Errno 28] No space left on device: 'c.bin.partial'\n"
-        "    -> free space there, or write to another disk; finished work is kept\n"
+        f"failed: [Errno 28] No space left on device{told}\n    -> free space {place}, or write to another disk\n"
     )
 
 
