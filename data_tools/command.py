@@ -144,7 +144,8 @@ def run_tool(
     arguments = parser.parse_intermixed_args(argv)
     # A polite kill unwinds like Ctrl-C, so that files written aside are removed.
     # A hangup that is ignored (nohup) stays ignored.
-    signals = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
     previous = [signal.signal(number, signal.default_int_handler) for number in signals]
     try:
         report = tool(arguments)

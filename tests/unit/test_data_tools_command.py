@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,13 @@ def test_a_report_for_people_has_one_fact_a_line() -> None:
         "skipped:",
         "  line 3",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_tool_is_interrupted_in_a_word_while_its_modules_are_read(tmp_path: Path, number: int) -> None:
+    # The first thing that each tool imports stands for all of them.
+    (tmp_path / "argparse.py").write_text(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "data_tools.merge", "a"]
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, env=path, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")
