@@ -72,15 +72,15 @@ def _add_rest_of_line(file: BinaryIO, end: int, digest: Any) -> None:
 
 
 def _add_line_before(file: BinaryIO, start: int, digest: Any) -> None:
-    """The last line that begins before byte `start` and is not blank, and perhaps some before it: whether a value
-    goes on into the piece (`records`) depends on it."""
+    """The last line that begins before byte `start` and is not blank: whether a value goes on into the piece
+    (`records`) depends on it."""
     before = b""
     while start and b"\n" not in before.rstrip():
         size = min(LOOK_BACK, start)
         start -= size
         file.seek(start)
         before = file.read(size)
-        digest.update(before)
+        digest.update(before[before.rstrip().rfind(b"\n") + 1 :])
 
 
 class SourceDigests:
