@@ -37,3 +37,20 @@ the reason and the remedy), 1 anything else. With `--json` stdout is one JSON ob
 Proved by tests/unit/test_data_tools_*.py; by `python -m tests.soak.fuzz_preprocess`, 10,000 broken inputs held against
 an oracle; by `python -m tests.soak.kill_preprocess`, 50 kills; measured by `python -m tests.bench.preprocess`.
 """
+
+import os
+import signal
+import sys
+
+
+def _stop(number: int, frame: object) -> None:
+    """Ends a tool that has not begun, or is done, without a traceback; in between `command.run_tool` sees to it."""
+    os.write(2, b"interrupted\n")
+    os._exit(1)
+
+
+# As `python -m data_tools.TOOL` this is read first; what the tool imports takes long enough to be interrupted, too.
+if sys.argv[:1] == ["-m"]:
+    for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(_number) != signal.SIG_IGN:
+            signal.signal(_number, _stop)

@@ -144,7 +144,8 @@ def run_tool(
     arguments = parser.parse_intermixed_args(argv)
     # A polite kill unwinds like Ctrl-C, so that files written aside are removed.
     # A hangup that is ignored (nohup) stays ignored.
-    signals = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
     previous = [signal.signal(number, signal.default_int_handler) for number in signals]
     try:
         report = tool(arguments)
@@ -157,7 +158,7 @@ def run_tool(
         code, words = ExitCode.FAILED, "interrupted; nothing was published"
         text = dumps({"status": "interrupted"})
     except OSError as error:
-        code, words = ExitCode.FAILED, f"failed: {error}{_remedy(error)}"
+        code, words = ExitCode.FAILED, f"failed: {error}{_remedy(error, arguments)}"
         text = dumps({"status": "failed", "error": str(error)})
     finally:
         for number, handler in zip(signals, previous, strict=True):
@@ -169,10 +170,13 @@ def run_tool(
     return code
 
 
-def _remedy(error: OSError) -> str:
+def _remedy(error: OSError, arguments: argparse.Namespace) -> str:
+    # An error while a file is written does not name it.
+    places = [getattr(arguments, name, None) for name in ("output", "train", "valid")] + ["temporary files (TMPDIR)"]
+    there = "there" if error.filename else f"for {' and '.join(filter(None, places))}"
     remedies = {
-        errno.ENOSPC: "free space there, or write to another disk; finished work is kept",
-        errno.EDQUOT: "free space within the quota, or write to another disk; finished work is kept",
+        errno.ENOSPC: f"free space {there}, or write to another disk",
+        errno.EDQUOT: f"free space within the quota {there}, or write to another disk",
         errno.EFBIG: "raise the limit of file sizes (ulimit -f), or write to another disk",
         errno.EACCES: "change the permissions, or name another output",
         errno.EROFS: "name an output on a disk that can be written to",

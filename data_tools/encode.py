@@ -17,7 +17,7 @@ from attnres_train.data.indexed import Tokens
 from attnres_train.data.indexed_writer import UnstorableDocument, pack_documents
 from attnres_train.errors import Refused, refuse
 from attnres_train.strict_json import as_text, dumps
-from attnres_train.tokenizer.loss import loss_in_words, lost_characters
+from attnres_train.tokenizer.loss import LOSSLESS, loss_in_words, lost_characters
 from attnres_train.tokenizer.protocol import Encoded, Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.assemble import count_before
@@ -196,12 +196,16 @@ class _ShardWork:
         """Decode what was encoded. Raises UnstorableDocument where a loss is refused."""
         each = np.split(encoded.ids, encoded.lengths.cumsum()[:-1])
         for index, (document, ids) in enumerate(zip(documents, each, strict=True)):
-            lost = lost_characters(document.text, self.encoder.tokenizer.decode(ids.tolist()))
-            if lost and self.encoder.refuse_loss:
-                words = loss_in_words({"lost_characters": lost.total(), "characters": len(document.text)}, lost)
-                raise UnstorableDocument(index, f"--no-loss: {words}", "give a tokenizer that has a token for all text")
+            decoded = self.encoder.tokenizer.decode(ids.tolist())
+            if decoded == document.text:
+                continue
+            lost = lost_characters(document.text, decoded)
+            found = {"lost_characters": lost.total(), "altered_documents": int(not lost)}
+            if self.encoder.refuse_loss:
+                words = loss_in_words({**found, "characters": len(document.text)}, lost)
+                raise UnstorableDocument(index, f"--no-loss: {words}", LOSSLESS)
             self.lost += lost
-            self.counts["lost_characters"] += lost.total()
+            self.counts.update(found)
 
     def _write_metadata(self, documents: list[Document]) -> None:
         keys = self.encoder.reading.metadata_keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -216,11 +217,20 @@ def _files_below(folder: Path, seen: set[str]) -> Iterator[Path]:
             yield entry
 
 
+def _wrong_name(path: Path, name: str) -> Problem:
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        return Problem(name, "its name is not UTF-8, so no report or manifest can hold it", "rename it")
+    what = f"its name is UTF-8, but the locale says that names are {sys.getfilesystemencoding()}"
+    return Problem(name, what, "set LC_ALL=C.UTF-8, or PYTHONUTF8=1")
+
+
 def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
     seen: set[str] = set()
     for path in files:
         if (name := os.fsencode(path).decode(errors="backslashreplace")) != str(path):
-            yield Problem(name, "its name is not UTF-8, so no report or manifest can hold it", "rename it")
+            yield _wrong_name(path, name)
         elif not is_known(path):
             endings = ", ".join(KNOWN_ENDINGS)
             yield Problem(str(path), "is of an unknown kind, told by the end of its name", f"known endings: {endings}")

@@ -21,7 +21,7 @@ from attnres_train.data.indexed import bin_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile
 from attnres_train.errors import Refused, refuse
-from attnres_train.tokenizer.loss import loss_in_words
+from attnres_train.tokenizer.loss import LOSSLESS, loss_in_words
 from data_tools.assemble import Assembly
 from data_tools.bad_records import BadRecords, documents_of
 from data_tools.command import (
@@ -141,7 +141,7 @@ def _warnings(counts: dict[str, int], lost: dict[str, int] | None = None) -> lis
 
 def _check_loss(arguments: argparse.Namespace, task: Task, counts: dict[str, int]) -> None:
     if arguments.no_loss and (words := loss_in_words(counts)):
-        raise refuse(task.tokenizer.name, f"--no-loss: {words}", "give a tokenizer that has a token for all text")
+        raise refuse(task.tokenizer.name, f"--no-loss: {words}", LOSSLESS)
 
 
 def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, Assembly]:
@@ -226,7 +226,8 @@ def _work_in(folder: WorkFolder, keys: Sequence[str]) -> Iterator[None]:
 def _manifest(
     task: Task, facts: PairFacts, sources: tuple[SourceFile, ...], counts: dict[str, int], skipped: int
 ) -> Manifest:
-    names = ("blank_documents", "characters", "space_sign_characters", "unknown_tokens", "lost_characters", "cut_words")
+    names = ("blank_documents", "characters", "space_sign_characters", "unknown_tokens", "lost_characters")
+    names = (*names, "altered_documents", "cut_words")
     return Manifest(
         tokenizer_fingerprint=task.tokenizer.fingerprint,
         vocabulary_size=task.tokenizer.vocab_size,

@@ -23,7 +23,7 @@ MOST_NULS = 1 / 4
 """Share of a text file beyond which it is taken for UTF-16 without a mark, whose ASCII is valid UTF-8 with NULs."""
 MIB = 1 << 20
 LOOK_BACK = 64 << 10
-"""Bytes of the line before a piece that are looked at."""
+"""Bytes before a piece that are looked at first."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """How folders are called that hold the rows without a value."""
 
@@ -123,21 +123,19 @@ def _with_folder(document: Document, folder: dict[str, str | None]) -> Document:
 def _read_lines(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
     if compression_of(piece.path):
         check_to_its_end(piece.path)
-    is_part = False
     with open_stream(piece.path) as (disk, stream):
         if piece.start:
             # The line that a piece begins inside belongs to the piece before.
             stream.seek(piece.start - 1)
             skip_line(stream)
-            is_part = _goes_on_before(stream)
         plain = stream is disk
         position = reported = disk.tell() if plain else 0
         if plain and piece.end is not None and position >= piece.end:
             return
+        is_part = _goes_on_before(stream, reading.longest_bytes) if piece.start else False
         for number, line in enumerate(read_lines(stream, reading.longest_bytes), start=1):
             yield _line_record(number, line, reading, is_part)
-            if isinstance(line, bytes) and line.strip():
-                is_part = goes_on(line)
+            is_part = bool(_goes_on_after(line, is_part))
             position = position + (line.bytes if isinstance(line, TooLong) else len(line)) if plain else disk.tell()
             if position != reported:
                 advance(position - reported)
@@ -146,13 +144,29 @@ def _read_lines(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
                 return
 
 
-def _goes_on_before(stream: BinaryIO) -> bool:
-    """Whether a value goes on where `stream` stands, at the beginning of a line; of a long line the end must do."""
-    position = stream.tell()
-    stream.seek(max(0, position - LOOK_BACK))
-    before, line_break, line = stream.read(position - stream.tell()).rstrip().rpartition(b"\n")
-    stream.seek(position)
-    return goes_on(line) if line_break or position <= LOOK_BACK else line[-1:] in (b",", b"[", b":")
+def _goes_on_after(line: bytes | TooLong, is_part: bool | None) -> bool | None:
+    """Whether a value goes on after `line`, which `is_part` of one itself."""
+    if isinstance(line, TooLong):
+        return False
+    return goes_on(line) if line.strip() else is_part
+
+
+def _goes_on_before(stream: BinaryIO, longest_bytes: int) -> bool:
+    """Whether a value goes on where `stream` stands, at the beginning of a line: what reading the file from its
+    beginning would say, known from the last line that is not blank, for which it is read from ever further before."""
+    position, looked = stream.tell(), LOOK_BACK
+    is_part: bool | None = None
+    while is_part is None:
+        start = stream.seek(max(0, position - looked))
+        if start:
+            skip_line(stream)
+        else:
+            is_part = False
+        lines = read_lines(stream, longest_bytes)
+        while stream.tell() < position:
+            is_part = _goes_on_after(next(lines), is_part)
+        looked *= 4
+    return is_part
 
 
 def _line_record(number: int, line: bytes | TooLong, reading: Reading, is_part: bool) -> Document | BadRecord:

@@ -16,6 +16,7 @@ from attnres_train.errors import refuse
 from data_tools.inputs import compression_of, kind_of
 from data_tools.pieces import Cuttable, Piece
 from data_tools.pool import available_cpus
+from data_tools.records import LOOK_BACK
 
 HASH_BYTES = 1 << 20
 
@@ -34,24 +35,52 @@ def cuttable(path: Path) -> Cuttable:
 
 
 def digest_of(piece: Piece) -> str:
-    """A digest of the bytes on disk of `piece`: about a second a GB.
+    """A digest of the bytes on disk that are read for `piece`: about a second a GB.
 
     Raises FileNotFoundError for a file that is gone; bytes that are not there count as none.
     """
     with open(piece.path, "rb") as file:
         file.seek(piece.offset)
-        return _digest(file, piece.bytes)
+        return _digest(file, piece)
 
 
-def _digest(file: BinaryIO, size: int, *others: Any) -> str:
-    """Of the next `size` bytes of `file`, which the hashes `others` are told too."""
+def _digest(file: BinaryIO, piece: Piece, *others: Any) -> str:
+    """Of `piece`, at whose beginning `file` stands; left at its end. The hashes `others` are told its own bytes."""
     digest = hashlib.blake2b(digest_size=16)
-    left = size
+    left, has_break = piece.bytes, False
     while left and (block := file.read(min(HASH_BYTES, left))):
         left -= len(block)
+        has_break = has_break or b"\n" in block
         for one in (digest, *others):
             one.update(block)
+    if piece.start is not None and kind_of(piece.path) == ".jsonl":
+        end = file.tell()
+        file.seek(max(0, piece.offset - 1))
+        if has_break or not piece.offset or file.read(1) == b"\n":  # else no line begins in it, and none is read
+            _add_rest_of_line(file, end, digest)
+            _add_line_before(file, piece.offset, digest)
+        file.seek(end)
     return digest.hexdigest()
+
+
+def _add_rest_of_line(file: BinaryIO, end: int, digest: Any) -> None:
+    """What the last line of a piece that ends at byte `end` has beyond it."""
+    file.seek(max(0, end - 1))
+    while (rest := file.readline(HASH_BYTES)) and not rest.endswith(b"\n"):
+        digest.update(rest)
+    digest.update(rest)
+
+
+def _add_line_before(file: BinaryIO, start: int, digest: Any) -> None:
+    """The last line that begins before byte `start` and is not blank: whether a value goes on into the piece
+    (`records`) depends on it."""
+    before = b""
+    while start and b"\n" not in before.rstrip():
+        size = min(LOOK_BACK, start)
+        start -= size
+        file.seek(start)
+        before = file.read(size)
+        digest.update(before[before.rstrip().rfind(b"\n") + 1 :])
 
 
 class SourceDigests:
@@ -99,7 +128,7 @@ class SourceDigests:
         for piece in (*pieces, *(piece for piece in self._rest if piece.path == path)):
             if self._stop.is_set():
                 return
-            self._of_pieces[piece] = _digest(file, piece.bytes, whole)
+            self._of_pieces[piece] = _digest(file, piece, whole)
         if not pieces[0].offset:
             while (block := file.read(HASH_BYTES)) and not self._stop.is_set():
                 whole.update(block)

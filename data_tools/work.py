@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass
 
 from data_tools.pieces import Shard
 
-WORK_VERSION = 2
+WORK_VERSION = 3
 CONTENTS = ("bin", "lengths", "metadata", "skipped")
 
 

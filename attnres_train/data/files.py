@@ -62,8 +62,11 @@ class Publication:
         """A new empty file that `commit` publishes as `path`, one of `paths`."""
         if path not in self.paths or path in self._files:
             raise ValueError(f"{path} is not among the files to publish, or is open already")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file, unguarded = _open_exclusively(partial_path(path))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file, unguarded = _open_exclusively(partial_path(path))
+        except FileNotFoundError:  # of folders such as /proc
+            raise refuse(str(path), f"no file can be made in {path.parent}", "name another folder") from None
         if unguarded is not None and not self._files:
             log.warning(f"{path}: {unguarded.strerror}; see that no other process writes this output")
         self._files[path] = file

@@ -1,4 +1,4 @@
-"""Text that does not come back from its tokens: counted, and told."""
+"""Text that does not come back from its tokens as it was: counted, and told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 MOST_NAMED = 5
+LOSSLESS = "give a tokenizer that has tokens for all text and gives it back as it was"
+"""The remedy."""
 
 
 def lost_characters(text: str, decoded: str) -> Counter[str]:
@@ -19,8 +21,7 @@ def loss_in_words(counts: Mapping[str, int], lost: Mapping[str, int] | None = No
     `lost` counts the characters one by one, where that is known.
     """
     number, unknown = counts.get("lost_characters", 0), counts.get("unknown_tokens", 0)
-    if not number and not unknown:
-        return None
+    altered = counts.get("altered_documents", 0)
     told = []
     if number:
         share = number / max(number, counts.get("characters", 0))
@@ -28,7 +29,8 @@ def loss_in_words(counts: Mapping[str, int], lost: Mapping[str, int] | None = No
         told.append(f"characters that do not come back from the tokens: {number:,} ({percent})")
     if unknown:
         told.append(f"unknown tokens: {unknown:,}")
-    words = ", ".join(told)
     most = sorted((lost or {}).items(), key=lambda item: (-item[1], item[0]))[:MOST_NAMED]
     named = ", ".join(f"{character!r} ({count:,})" for character, count in most)
-    return f"{words}; most often {named}" if named else words
+    added = f"documents that come back with characters added or moved: {altered:,}"
+    parts = [", ".join(told), named and f"most often {named}", added if altered else ""]
+    return "; ".join(filter(None, parts)) or None

@@ -43,7 +43,8 @@ class SentencePieceTokenizer:
         except RuntimeError as error:
             if _has_pieces(model):
                 what = f"is a sentencepiece model that the library refuses: {str(error).removeprefix('INTERNAL: ')}"
-                raise refuse(name, what, "mend the model, or give it as it was trained") from None
+                remedy = "it may be cut or damaged: copy it again, or give it as it was trained"
+                raise refuse(name, what, remedy) from None
             raise _not_a_model(name, what_it_is(model)) from None
         self._model = ModelProto.FromString(model)
         self.vocab_size: int = self._processor.vocab_size()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -42,14 +43,21 @@ def test_a_refusal_is_told_in_words_and_as_json_with_exit_code_2(capsys: pytest.
     }
 
 
-def test_a_failure_of_the_machine_is_told_with_its_remedy_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "names, told, place",
+    [(("c.bin.partial",), ": 'c.bin.partial'", "there"), ((), "", "for c and temporary files (TMPDIR)")],
+)
+def test_a_failure_of_the_machine_is_told_with_its_remedy_and_exit_code_1(
+    capsys: pytest.CaptureFixture[str], names: tuple[str, ...], told: str, place: str
+) -> None:
     def tool(_: object) -> Report:
-        raise OSError(28, "No space left on device", "c.bin.partial")
+        raise OSError(28, "No space left on device", *names)
 
-    assert run_tool(tool_parser("test", ""), tool, []) == 1
+    parser = tool_parser("test", "")
+    parser.add_argument("--output")
+    assert run_tool(parser, tool, ["--output", "c"]) == 1
     assert capsys.readouterr().err == (
-        "failed: [Errno 28] No space left on device: 'c.bin.partial'\n"
-        "    -> free space there, or write to another disk; finished work is kept\n"
+        f"failed: [Errno 28] No space left on device{told}\n    -> free space {place}, or write to another disk\n"
     )
 
 
@@ -69,3 +77,13 @@ def test_a_report_for_people_has_one_fact_a_line() -> None:
         "skipped:",
         "  line 3",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_tool_is_interrupted_in_a_word_while_its_modules_are_read(tmp_path: Path, number: int) -> None:
+    # The first thing that each tool imports stands for all of them.
+    (tmp_path / "argparse.py").write_text(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "data_tools.merge", "a"]
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, env=path, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "interrupted\n")

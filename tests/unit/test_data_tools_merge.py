@@ -101,6 +101,27 @@ def test_what_does_not_belong_together_is_refused(corpus: Path, capsys: pytest.C
     assert "manifest none" in problems(capsys, "other", "a")
 
 
+def test_parts_of_copies_that_differ_where_a_line_runs_on_are_refused(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"text": f"{i} " + "word " * (40 + 3 * i)}) for i in range(8)]
+    content = "\n".join(lines) + "\n"
+    Path("a.jsonl").write_text(content)
+    pieces = -(-len(content) // 300)
+    edge = len(content) * (2 * pieces // 3) // pieces
+    for number in (1, 2, 3):
+        if number == 2:
+            rest = content.index("word", edge)  # of the line that begins in the second part and ends in the third
+            assert "\n" not in content[edge:rest]
+            Path("a.jsonl").write_text(content[:rest] + "ward" + content[rest + 4 :])
+        make("c", "--part", f"{number}/3", inputs=("a.jsonl",))
+        Path("a.jsonl").write_text(content)
+    prefixes = [f"c.part-{number}-of-3" for number in (1, 2, 3)]
+    assert "has read another a.jsonl" in problems(capsys, *prefixes)
+    make("c", "--part", "2/3", "--overwrite", inputs=("a.jsonl",))
+    assert merge([*prefixes, "--output", "joined"]) == 0
+
+
 def test_a_changed_byte_is_found_while_it_is_copied(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make("a", inputs=("a.jsonl",))
     make("b", inputs=("b.jsonl",))

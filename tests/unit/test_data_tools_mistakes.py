@@ -136,6 +136,22 @@ def test_folders_behind_links_are_read_once_and_loops_end(here: Path, capsys: py
     assert run("in", output="d") == 2 and "in/b.jsonl: is a link to nothing" in told(capsys)
 
 
+def test_a_locale_that_cannot_tell_names_is_named_for_it(here: Path) -> None:
+    Path("a.jsonl").rename("caf\u00e9.jsonl")
+    options = ["--tokenizer", "m.model", "--output", "c"]
+    command = [sys.executable, "-m", "data_tools.preprocess", "caf\u00e9.jsonl", *options]
+    for more, code in (({"PYTHONUTF8": "0"}, 2), ({"PYTHONUTF8": "1"}, 0)):
+        locale = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT), **more}
+        done = subprocess.run(command, env=locale, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert code == 0 or "its name is UTF-8, but the locale says that names are ascii" in done.stderr
+
+
+def test_an_output_where_no_file_can_be_made_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("a.jsonl", output="/proc/c") == 2
+    assert "/proc/c.bin: no file can be made in /proc\n    -> name another folder" in told(capsys)
+
+
 def test_names_and_lists_that_are_not_utf8_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("folder").mkdir()
     Path("a.jsonl").rename(os.fsdecode(b"folder/caf\xe9.jsonl"))

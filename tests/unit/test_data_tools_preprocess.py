@@ -409,6 +409,23 @@ def test_what_another_policy_and_a_mended_file_leave_as_it_was_is_not_done_again
     assert not (tmp_path / "c.work").exists()
 
 
+@pytest.mark.parametrize("old, new", [(b"end", b"END"), (b'["', b'x"')], ids=["the rest of a line", "the line before"])
+def test_a_shard_is_not_used_where_the_file_changed_beside_it(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes
+) -> None:
+    monkeypatch.setattr("data_tools.pieces.SMALLEST_SHARD_BYTES", 1000)
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": "a" * 980 + " end"}), "", '["' + "b" * 940 + '",', json.dumps({"text": "c" * 800})]
+    write(path, [*lines, "X" + lines[-1]])
+    arguments = [str(path), "--tokenizer", str(model), "--bad-records", "skip", "--workers", "1", "--output"]
+    assert main([*arguments, str(tmp_path / "c"), "--max-bad", "2"]) == 2
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new).replace(b"X", b" "))
+    assert main([*arguments, str(tmp_path / "c")]) == main([*arguments, str(tmp_path / "fresh")]) == 0
+    assert (tmp_path / "c.bin").read_bytes() == (tmp_path / "fresh.bin").read_bytes()
+
+
 def test_lines_and_rows_are_named_as_the_file_counts_them_whatever_the_shards(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

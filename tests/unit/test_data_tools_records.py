@@ -7,6 +7,7 @@ import errno
 import gzip
 import json
 import lzma
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -340,6 +341,25 @@ def test_a_piece_that_begins_within_a_record_gives_no_part_of_it(tmp_path: Path)
         for piece in [*pieces, Piece(path, content.index('{"text": "b"'), len(content), 0)]:
             found = [record.text for record in read_documents(piece, Reading()) if isinstance(record, Document)]
             assert found == ["c"]
+
+
+def test_a_record_is_good_or_bad_wherever_a_piece_begins(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    good, long = b'{"text": "good"}', b"x" * 70_000
+    before = [long + b",", b'{"text": "' + long + b'"},', b'["' + long * 3 + b'",', b"[\n" + b" \n" * 40_000, b"plain,"]
+    lines = b"".join(line + b"\n" + good + b"\n" + good + b"\n" for line in before)
+    path.write_bytes(lines)
+    starts = [0, *(start.end() for start in re.finditer(rb"[^ ]\n", lines))][:-1]
+    for longest_bytes in (100_000, 1 << 20):
+        reading = Reading(longest_bytes=longest_bytes)
+        whole = [record[1:3] for record in read(path, reading)]
+        cut = [
+            record[1:3]
+            for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)
+            for record in read_documents(Piece(path, start, end, 0), reading)
+        ]
+        assert cut == whole
+        assert sum(record == ("good", 4) for record in whole) == 7 + (longest_bytes == 100_000)
 
 
 @pytest.mark.parametrize("line", ["{", "plain words,", '{"text": "a, cut,', "}", '{"text": "cut", "more'])

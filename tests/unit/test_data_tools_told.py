@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tokenizers import Tokenizer as Library
-from tokenizers import models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.tokenizer.loss import loss_in_words, lost_characters
@@ -135,6 +135,22 @@ def test_a_tokenizer_that_drops_what_it_does_not_know_is_found_out(
     assert report["warnings"][0].startswith(
         "characters that do not come back from the tokens: 1 (14.29%); most often 'c' (1)"
     )
+
+
+def test_a_tokenizer_that_adds_to_the_text_is_found_out(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    library = Library(models.BPE({letter: i for i, letter in enumerate(pre_tokenizers.ByteLevel.alphabet())}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<end>"])
+    library.save("t.json")
+    write("a.jsonl", [{"text": " hello"}, {"text": "hello world"}, {"text": "world"}])
+    code, report = preprocess(capsys, "a.jsonl", "--eod-piece", "<end>", model="t.json")
+    told = "documents that come back with characters added or moved: 2"
+    assert code == 0 and report["warnings"] == [f"{told}; --no-loss refuses that"]
+    assert (report["lost_characters"], report["altered_documents"]) == (0, 2)
+    for more, place in (([], "t.json"), (["--overwrite"], "a.jsonl:2")):
+        code, report = preprocess(capsys, "a.jsonl", "--eod-piece", "<end>", "--no-loss", *more, model="t.json")
+        assert code == 2 and problem(report).startswith(f"{place}: --no-loss: documents that come back with")
 
 
 def test_nothing_is_said_where_nothing_is_lost(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

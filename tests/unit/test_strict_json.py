@@ -54,7 +54,11 @@ def test_a_line_that_is_strict_stays_as_it_is() -> None:
     assert strictly(as_strict('{"text": "Ünder", "x": [NaN, -Infinity], "y": "NaN"}'.encode())) == {
         **{"text": "Ünder", "x": ["NaN", "-Infinity"], "y": "NaN"}
     }
-    assert strictly(as_strict(b'{"x": NaN, "y": 1e400}')) == {"x": "NaN", "y": "Infinity"}
+    # All else stays, also what Python would write otherwise or lose: long numbers, keys that come twice, escapes.
+    rest = rb'"a": 1e400, "b":0.10000000000000000000001, "b": "\" NaN \\", "c": ' + b"1" * 5000
+    assert as_strict(b"{" + rest + b',"x":-Infinity, "y":[NaN,Infinity ]}') == (
+        b"{" + rest + b',"x":"-Infinity", "y":["NaN","Infinity" ]}'
+    )
 
 
 def test_records_of_a_run_are_strict_and_resumes_keep_them(tmp_path: Path) -> None:
