@@ -226,8 +226,8 @@ def _work_in(folder: WorkFolder, keys: Sequence[str]) -> Iterator[None]:
 def _manifest(
     task: Task, facts: PairFacts, sources: tuple[SourceFile, ...], counts: dict[str, int], skipped: int
 ) -> Manifest:
-    names = ("blank_documents", "characters", "space_sign_characters", "unknown_tokens", "lost_characters")
-    names = (*names, "altered_documents", "cut_words")
+    names = ["blank_documents", "characters", "space_sign_characters", "unknown_tokens", "lost_characters"]
+    names += ["altered_documents", "cut_words"]
     return Manifest(
         tokenizer_fingerprint=task.tokenizer.fingerprint,
         vocabulary_size=task.tokenizer.vocab_size,

@@ -26,8 +26,9 @@ def check_data(config: RunConfig) -> Iterator[Problem]:
         message = f"{every}, but data.valid is not set: there is nothing to evaluate on"
         remedy = 'set data.valid, or remove it (or write "none")'
         yield Unused("training.eval_interval_steps", message, remedy, made_by=("data.valid",))
+    unnamed = [] if isinstance(data.valid, dict) and "" in data.valid else [""]
     for name in validation_sets(data.valid):
-        if not re.fullmatch(r"[\w.-]*", name):
+        if not re.fullmatch(r"[\w.-]+", name) and name not in unnamed:
             remedy = "name it with letters, digits, `_`, `-` and `.`; a blend is {prefix = number}"
             yield Problem("data.valid", f"{name!r} is no name for a set: it is part of its curve's tag", remedy)
     longest = _MOST_SAMPLES // training.global_batch_size

@@ -50,6 +50,9 @@ def test_a_name_that_would_break_its_tag_and_weights_of_a_set_are_refused(tmp_pa
     found = broken_rules(tmp_path, *flags(data__train="t", data__valid='{"a/b" = "v", c = {v = -1}}'))
     assert found["data.valid"].message == "'a/b' is no name for a set: it is part of its curve's tag"
     assert found["data.valid.c"].message == "negative weight: v = -1"
+    found = broken_rules(tmp_path, *flags(data__train="t", data__valid='{"" = "v"}'))
+    assert found["data.valid"].message.startswith("'' is no name for a set")
+    assert "data.valid" not in broken_rules(tmp_path, *flags(data__train="t", data__valid='{"v/w" = 1}'))
 
 
 def test_the_loss_of_all_sets_is_the_mean_over_their_tokens() -> None:
