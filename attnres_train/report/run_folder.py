@@ -150,15 +150,17 @@ def _curves(path: Path) -> tuple[dict[str, Curve], list[str]]:
     lines = _Lines(path)
     points: dict[str, list[Point]] = {}
     for record in lines.records(skipped=b'"depth/'):
-        step, tokens, means_over = (
-            float(record["step"]),
-            _number(record.get("tokens")),
-            _number(record.get(LOSS_TOKENS)),
-        )
-        for tag, value in record.items():
-            if "/" in tag and isinstance(value, int | float):
-                span = means_over if tag.startswith("loss/train") else math.nan
-                points.setdefault(tag, []).append((step, tokens, _number(value), span))
+        step, tokens, means_over = float(record["step"]), _number(record.get("tokens")), record.get(LOSS_TOKENS)
+        for tag, value in record.items():  # millions of values: nothing is made or asked twice
+            if type(value) is not float:
+                if not isinstance(value, int | float):
+                    continue
+                value = _number(value)
+            if (rows := points.get(tag)) is None:
+                if "/" not in tag:
+                    continue
+                rows = points[tag] = []
+            rows.append((step, tokens, value, _number(means_over) if tag.startswith("loss/train") else math.nan))
     curves = {tag: Curve.of(rows) for tag, rows in points.items()}
     notes = lines.told()
     for tag, curve in curves.items():
