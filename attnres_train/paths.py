@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from os import environ
+from os import environ, fsencode
 from os.path import expanduser
 from pathlib import Path
 
@@ -24,7 +23,7 @@ def expanded(text: str, environment: Mapping[str, str] = environ) -> str:
         raise ValueError("is empty")
     if control := _CONTROL.search(text):
         raise ValueError(f"holds the control character {control[0]!r}")
-    if any(len(os.fsencode(part)) > _LONGEST_NAME_BYTES for part in text.split("/")):
+    if any(len(fsencode(part)) > _LONGEST_NAME_BYTES for part in text.split("/")):
         raise ValueError(f"holds a name of more than {_LONGEST_NAME_BYTES} bytes, the most that a file can have")
     for name in (braced or plain for braced, plain in _VARIABLE.findall(text)):
         if not environment.get(name):

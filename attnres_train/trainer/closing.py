@@ -47,6 +47,6 @@ def _why(config: RunConfig, state: TrainState, stopped: bool, trained: bool) -> 
 
 
 def _how_to_go_on(resume: str) -> str:
-    if resume in ("auto", "must"):
+    if resume != "never":  # a run that began from a named checkpoint goes on from its own newest
         return "run the same command to go on"
     return 'run the same command with checkpoint.resume = "auto" to go on'

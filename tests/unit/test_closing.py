@@ -40,6 +40,14 @@ def test_each_end_says_what_was_done_why_and_what_comes_next(
     assert rest[-1].endswith(f"{tools}/tensorboard --logdir '/runs/my one/tensorboard'")
 
 
+@pytest.mark.parametrize("resume", ["auto", "must", "runs/other/checkpoints/step-00000030", "never"])
+def test_how_a_stopped_run_goes_on(resume: str, tmp_path: Path) -> None:
+    config = load(write(tmp_path, SMALL), []).config
+    config = replace(config, checkpoint=replace(config.checkpoint, resume=resume))
+    (first, *_) = closing(config, Path("/runs/my"), TrainState(step=2), stopped=True)
+    assert first.endswith("run the same command to go on") == (resume != "never")
+
+
 def test_a_run_does_not_hide_the_steps_that_changed_nothing(tmp_path: Path) -> None:
     config = load(write(tmp_path, SMALL), []).config
     state = TrainState(step=config.training.steps, samples=8, tokens=8, skipped_steps=3)
