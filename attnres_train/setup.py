@@ -1,0 +1,130 @@
+"""A configuration on a number of ranks: everything that follows from the two, computed once, without torch.
+
+Checks, plan, advice, trainer, doctor and reports read it here; nobody derives any of it again.
+
+Legend: T tokens of a window, B samples of a micro-batch, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from attnres_train.config.resolve import vocabulary_size
+from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.config import ResidualConfig
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.parallel.config import ParallelConfig
+from attnres_train.parallel.schedule import Schedule
+from attnres_train.parallel.split import balanced_split, head_cost_in_layers
+from attnres_train.parallel.wire import WirePlan
+
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A checked `config` on `world` ranks, for a tokenizer of `vocabulary` entries."""
+
+    config: RunConfig
+    world: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: RunConfig, world: int | None = None, vocabulary: int | None = None) -> Setup:
+        """None stands for the ranks of one replica, and for what the tokenizer of `config` says.
+
+        Raises Refused where the vocabulary cannot be known.
+        """
+        entries = vocabulary_size(config) if vocabulary is None else vocabulary
+        return cls(config, config.parallel.model_ranks if world is None else world, entries)
+
+    def changed(self, config: RunConfig) -> Setup:
+        """Another configuration on the same ranks, with the same tokenizer."""
+        return replace(self, config=config)
+
+    @cached_property
+    def padded_vocabulary(self) -> int:
+        """Rows of the embedding."""
+        return self.config.model.padded_vocabulary(self.vocabulary, self.config.parallel.tensor)
+
+    @cached_property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Of every stage: as stated, else as `parallel.balance` says."""
+        parallel, model = self.config.parallel, self.config.model
+        if parallel.layers_per_stage is not None:
+            return parallel.layers_per_stage
+        if parallel.balance == "layers":
+            return balanced_split(model.num_layers, parallel.num_stages)
+        head_cost = head_cost_in_layers(model, self.padded_vocabulary, self.config.training.sequence_length)
+        return balanced_split(model.num_layers, parallel.num_stages, head_cost)
+
+    @property
+    def layout(self) -> DepthLayout:
+        return self.wire.layout
+
+    @cached_property
+    def wire(self) -> WirePlan:
+        """What crosses the stages."""
+        return _wire(self.config.residual, self.config.model.num_layers, self.layers_per_stage, self.config.parallel)
+
+    @cached_property
+    def data(self) -> int:
+        """Data-parallel replicas."""
+        return self.config.parallel.data(self.world)
+
+    @cached_property
+    def micro_batches(self) -> int:
+        """That every rank runs a step."""
+        training = self.config.training
+        return training.global_batch_size // (training.micro_batch_size * self.data)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Of a whole step."""
+        return self.schedule_of(self.micro_batches)
+
+    def schedule_of(self, micro_batches: int) -> Schedule:
+        parallel = self.config.parallel
+        group = parallel.micro_batch_group or parallel.pipeline
+        return Schedule(parallel.pipeline, parallel.virtual, micro_batches, group)
+
+    @property
+    def shards(self) -> int:
+        """Tensor ranks that share the tokens outside the tensor-parallel layers: 1 without sequence parallelism."""
+        return self.config.parallel.tensor if self.config.parallel.sequence else 1
+
+    @property
+    def element_bytes(self) -> int:
+        """Of a weight or an activation."""
+        return ELEMENT_BYTES[self.config.training.precision]
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        return self.config.training.sequence_length * self.config.training.micro_batch_size
+
+    @property
+    def slice_shape(self) -> tuple[int, int, int]:
+        """`[T / shards, B, D]`: a source of the depth history, of one micro-batch on one rank."""
+        training = self.config.training
+        return training.sequence_length // self.shards, training.micro_batch_size, self.config.model.hidden_size
+
+    @property
+    def slice_bytes(self) -> int:
+        tokens, samples, width = self.slice_shape
+        return tokens * samples * width * self.element_bytes
+
+
+@lru_cache(maxsize=1024)
+def _wire(
+    residual: ResidualConfig, num_layers: int, layers_per_stage: tuple[int, ...], parallel: ParallelConfig
+) -> WirePlan:
+    """Kept, since advice asks for the same plan of many setups."""
+    return WirePlan(
+        DepthLayout.of(residual, num_layers),
+        layers_per_stage,
+        parallel.pipeline,
+        parallel.virtual,
+        cache=parallel.caches_history,
+        exact_gradients=parallel.caches_history and parallel.exact_gradients,
+    )
