@@ -149,7 +149,10 @@ def read_manifest(folder: Path) -> Manifest:
         fields["tensors"] = {
             name: TensorRecord(tuple(record.pop("shape")), **record) for name, record in fields["tensors"].items()
         }
-        fields["losses"] = {name: LossSum(**record) for name, record in fields.get("losses", {}).items()}
+        fields["losses"] = {
+            name: LossSum(record.pop("loss"), record.pop("tokens"), **record)
+            for name, record in fields.get("losses", {}).items()
+        }
         manifest = Manifest(**fields)
         if step_of_name(folder) not in (None, manifest.step):
             raise ValueError(f"it is of step {manifest.step}, and the folder is named {folder.name}")

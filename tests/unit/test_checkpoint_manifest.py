@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attnres_train.checkpoint.checksum import FileRecord
@@ -211,6 +211,8 @@ def test_whole_fields_nested_too_deeply_or_of_too_many_digits_are_refused(tmp_pa
 
 
 @given(st.sampled_from(sorted(plain_fields(small()))), JSON)
+@example("losses", {"valid": {}})
+@example("losses", {"valid": {"loss": 1.0}})
 def test_any_value_of_any_field_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, field: str, value: Any
 ) -> None:
