@@ -35,7 +35,7 @@ def test_misspelt_and_misplaced_settings_are_all_refused_at_once_with_nearest_na
     path = write(tmp_path, text + '[engine]\nkind = "deepspeed"\n[engine.deepspeed]\ngradient_acumulation_steps = 4\n')
     start = time.monotonic()
     found = refusal(path, ["--learing_rate", "1e-3"])
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     lines = {name: number for number, name in enumerate(path.read_text().split("\n"), 1)}
 
     assert found["lr"].message == f"unknown key ({path}:1)"

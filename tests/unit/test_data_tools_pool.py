@@ -89,7 +89,7 @@ def test_a_killed_worker_is_refused_naming_the_signal(after_seconds: float) -> N
     started = time.monotonic()
     with pytest.raises(Refused, match="killed by signal 9.*\n.*memory"), WorkerPool(work, 2) as pool:
         list(pool.map(range(1000)))
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20, "nobody waits for the dead one"
 
 
 def test_a_worker_that_exits_is_refused_with_its_exit_code() -> None:

@@ -137,7 +137,7 @@ def test_a_signal_ends_the_training_at_once(tmp_path: Path) -> None:
     started = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=20)[1] == "interrupted; nothing was published\n"
-    assert time.monotonic() - started < 5  # on a quiet machine well below 1; the training takes a minute
+    assert time.monotonic() - started < 15  # on a quiet machine well below 1; the training takes a minute
     assert process.returncode == 1 and not Path(f"/proc/{child[0]}").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 

@@ -21,6 +21,7 @@ from attnres_train.plan.devices import DEVICES
 from attnres_train.plan.memory import stage_parameters
 from attnres_train.plan.speeds import machine_of
 from attnres_train.plan.timing import Timing
+from tests.pace import slowdown
 from tests.unit.config_files import SMALL, flags, write
 
 PUBLISHED = Path(__file__).parents[2] / "configs/published"
@@ -76,7 +77,8 @@ def test_1024_devices_are_advised_in_three_seconds() -> None:
     config = load(PUBLISHED / "k3-like.toml").config
     started = time.process_time()
     found = advise(config, 1024, H100)
-    assert time.process_time() - started < 3, "of a processor; imports take a third of a second more"
+    seconds = time.process_time() - started
+    assert seconds < 3 * slowdown(), "of a processor; imports take a third of a second more"
     assert found.tried > 1000 and found.choices
     assert json.loads(json.dumps(advice_json(found)))["layouts"][0]["overrides"] == found.choices[0].overrides
 
