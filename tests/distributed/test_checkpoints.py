@@ -95,7 +95,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "pipeline 2 x virtual 2": (2, {"pipeline": 2, "virtual": 2}),
     "tensor 2 x pipeline 2": (4, {"tensor": 2, "pipeline": 2}),
 }
-SAVED_AT, MORE = 3, 5
+SAVED_AT, MORE = 3, 2
 CASES = ["block", pytest.param("standard", marks=pytest.mark.slow), pytest.param("full", marks=pytest.mark.slow)]
 
 

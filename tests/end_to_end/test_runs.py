@@ -46,10 +46,21 @@ def maps(run: Path) -> list[int]:
     return [image.step for image in events.Images("z-depth/weights")]
 
 
-def test_a_run_leaves_what_it_promises_and_says_so_when_complete(
+def test_a_run_leaves_what_it_promises_and_a_resumed_one_equals_it(
     write_config: Callable[..., Path], corpus: Corpus, tmp_path: Path
 ) -> None:
     config = write_config(parallel="pipeline = 2", observe="depth_interval = 4")
+    assert_promises_are_kept(config, corpus, tmp_path)
+    launch(config, 2, "--training.run_folder", f"{tmp_path}/broken", "--training.stop_after_steps", "6")
+    launch(config, 2, "--training.run_folder", f"{tmp_path}/broken")
+    whole, broken = tmp_path / "run", tmp_path / "broken"
+    for tag in ("loss/train", "optim/grad_norm", "optim/lr", "depth/entropy/head"):
+        assert by_step(broken, tag) == by_step(whole, tag)
+    assert by_step(broken, "loss/valid")[12] == by_step(whole, "loss/valid")[12]
+    assert records(broken / "samples.jsonl") == records(whole / "samples.jsonl")
+
+
+def assert_promises_are_kept(config: Path, corpus: Corpus, tmp_path: Path) -> None:
     files = {path: path.stat().st_mtime_ns for path in corpus.folder.rglob("*")}
     done = launch(config, 2)
     run = tmp_path / "run"
@@ -123,18 +134,6 @@ def test_curves_after_a_kill_have_every_step_once(write_config: Callable[..., Pa
     assert [r["step"] for r in records(run / "depth.jsonl")] == list(range(1, 13)) == maps(run)
     drawn = [sample for r in records(run / "samples.jsonl") for sample in r["samples"]]
     assert len(drawn) == len(set(drawn)) == 12 * 8, "no sample is drawn twice"
-
-
-def test_a_resumed_run_equals_an_unbroken_one(write_config: Callable[..., Path], tmp_path: Path) -> None:
-    config = write_config(parallel="pipeline = 2")
-    launch(config, 2, "--training.run_folder", f"{tmp_path}/whole")
-    launch(config, 2, "--training.run_folder", f"{tmp_path}/broken", "--training.stop_after_steps", "6")
-    launch(config, 2, "--training.run_folder", f"{tmp_path}/broken")
-    for tag in ("loss/train", "optim/grad_norm", "optim/lr"):
-        assert by_step(tmp_path / "broken", tag) == by_step(tmp_path / "whole", tag)
-    whole, broken = (by_step(tmp_path / name, "loss/valid") for name in ("whole", "broken"))
-    assert broken[12] == whole[12]
-    assert records(tmp_path / "whole/samples.jsonl") == records(tmp_path / "broken/samples.jsonl")
 
 
 @pytest.mark.slow
