@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 class DepthAttention(Standard):
     """One learned query and one key gain a reader; what it writes is the branch's output alone."""
 
+    products = 2
+
     def __init__(self, backend: Backend, eps: float):
         super().__init__(backend)
         self.eps = eps

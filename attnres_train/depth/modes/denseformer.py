@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 class DenseFormer(Standard):
+    products = 1
+    has_kernel = False
+
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {"coefficients": Initial((reads.count,), 1.0)}
 

@@ -28,6 +28,8 @@ INITIAL_BIAS = {"branch": 4.0, "highway": 0.0}
 class Gated(Standard):
     """Reads as the standard residual does; the gate decides how the output enters."""
 
+    has_kernel = False
+
     def __init__(self, backend: Backend, gate: Literal["branch", "highway"], bias: float | None):
         super().__init__(backend)
         self.highway = gate == "highway"

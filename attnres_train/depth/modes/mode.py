@@ -43,6 +43,11 @@ class Look(NamedTuple):
 class Mode(Protocol):
     """One residual mode. Parameters are fp32 whatever the model's dtype, and whole on every rank."""
 
+    products: int
+    """Multiply-adds of every value that a reader reads: one for its score, one for its weighted term. Sums are none."""
+    has_kernel: bool
+    """Whether the backends of the aggregation serve it; else it runs in plain torch alone."""
+
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         """Those of one reader; `writes` is False for the head, which adds nothing to the history."""
         ...

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 
 class AttentionWithOptions(Standard):
+    products = 2
+    has_kernel = False
+
     def __init__(self, options: ResidualConfig, eps: float):
         super().__init__(options.backend)
         self.options = options

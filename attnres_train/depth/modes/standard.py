@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class Standard:
     """The reader sees the running sum of everything before it; it has no parameters."""
 
+    products = 0
+    has_kernel = True
+
     def __init__(self, backend: Backend):
         self.backend: Backend = backend
 
