@@ -75,6 +75,10 @@ class TransformerLayer(nn.Module):
 
     def forward(self, history: History, rotary: Tensor, documents: Documents | None = None) -> History:
         """`rotary` holds the angles of every position, `[T, 1, 1, K]`; attention stays inside `documents`, if any."""
-        for sublayer in self.children():
+        for sublayer in self.sublayers:
             history = sublayer(history, rotary=rotary, documents=documents)
         return history
+
+    @property
+    def sublayers(self) -> tuple[Sublayer, ...]:
+        return tuple(child for child in self.children() if isinstance(child, Sublayer))

@@ -10,6 +10,7 @@ from megatron.core.transformer import TransformerConfig
 
 from attnres_train.config.resolve import wire_plan
 from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.mix import DTYPES
 from attnres_train.engine.interface import Engine
 from attnres_train.engine.megatron import MegatronEngine
 from attnres_train.model.megatron import transformer_config
@@ -31,13 +32,9 @@ class Parts:
     pipeline: Pipeline
 
 
-def parameter_dtype(config: RunConfig) -> torch.dtype:
-    return {"fp32": torch.float32, "bf16": torch.bfloat16}[config.training.precision]
-
-
 def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...], vocabulary_size: int) -> Parts:
     """The stages of this rank with their initial weights, in an engine, and the pipeline around them."""
-    dtype = parameter_dtype(config)
+    dtype = DTYPES[config.training.precision]
     parallel = config.parallel
     megatron = transformer_config(
         config.model,
@@ -71,7 +68,7 @@ def parameters_of(config: RunConfig, grid: Grid, vocabulary_size: int) -> list[L
     """
     whole = replace(config, parallel=ParallelConfig())
     plan = wire_plan(whole, (config.model.num_layers,))
-    megatron = transformer_config(config.model, dtype=parameter_dtype(config))
+    megatron = transformer_config(config.model, dtype=DTYPES[config.training.precision])
     with torch.device("meta"):
         return list(logical_parameters(_stage(whole, grid, megatron, plan, 0, vocabulary_size)))
 

@@ -23,8 +23,10 @@ ADD_PASSES = 3
 class Branch(Protocol):
     """One branch of a model: a plain value; torch is imported only to build it."""
 
-    name: str
-    """Of the sublayer in its layer."""
+    @property
+    def name(self) -> str:
+        """Of the sublayer in its layer."""
+        ...
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """In the order in which the module holds them, names as in the module."""
