@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnres_train.depth.aggregation import aggregate_sources
-from attnres_train.depth.mix import Norm
+from attnres_train.depth.mix import DTYPES, Norm
 from attnres_train.depth.source import Source
 from attnres_train.doctor_device import Shapes
 from attnres_train.plan.step_end import ADAM_BYTES
@@ -76,7 +76,7 @@ def main() -> None:
 
 def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, Callable[[], object]]]:
     """By rate: what one run of the action amounts to, in FLOPs, bytes or operations, and the action."""
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[shapes.precision]
+    dtype = DTYPES[shapes.precision]
 
     def random(*size: int) -> Tensor:
         return torch.randn(*size, dtype=dtype, device=device)

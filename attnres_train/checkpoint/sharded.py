@@ -45,7 +45,6 @@ from attnres_train.checkpoint.metadata import METADATA_FILE, SafeReader
 from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.model.parameters import LogicalParameter
-from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import Grid
 
 KINDS = {"weight": "master", "first_moment": "first_moment", "second_moment": "second_moment"}
@@ -220,7 +219,7 @@ def _told(cause: BaseException) -> str:
 
 def whole_tensors(parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, TensorRecord]:
     """Every parameter of the whole model, by name, gathered from all ranks."""
-    mine = {p.name: TensorRecord(tuple(p.sharding.shape), "float32", decays(p.parameter)) for p in parameters}
+    mine = {p.name: TensorRecord(tuple(p.sharding.shape), "float32", p.spec.decays) for p in parameters}
     everybody: list[dict[str, TensorRecord]] = [{}] * grid.world_size
     dist.all_gather_object(everybody, mine, group=grid.control)
     return dict(sorted((name, record) for part in everybody for name, record in part.items()))

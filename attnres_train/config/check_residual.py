@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from attnres_train.config.nearest import join_or, nearest_divisors
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.unused import Unused
-from attnres_train.depth.config import ResidualConfig
+from attnres_train.depth.config import ATTENTION_OPTIONS, ResidualConfig
+from attnres_train.depth.modes.choose import MODES
 from attnres_train.errors import Problem
 
-_OF_ATTENTION = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
 _MODE = "residual.mode"
-_OF_GATED = ("gate", "gate_bias")
 _WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
 
 
@@ -21,11 +20,11 @@ def check_residual(config: RunConfig) -> Iterator[Problem]:
     residual = config.residual
     yield from _block_size(config)
     yield from _of_other_modes(residual)
-    if config.training.recompute == "block" and residual.mode in ("standard", "gated"):
+    if config.training.recompute == "block" and MODES[residual.mode].blocks == "none":
         message = f'"block", but residual.mode = "{residual.mode}" has no blocks'
         remedy = 'write recompute = "layer"'
         yield Unused("training.recompute", message, remedy, made_by=(_MODE,), instead="layer")
-    if residual.mode not in ("full", "block"):
+    if not set(ATTENTION_OPTIONS) <= set(MODES[residual.mode].keys):
         return
     width, rank, heads = config.model.hidden_size, residual.key_rank, residual.heads
     keys = width if rank is None else rank
@@ -39,31 +38,20 @@ def check_residual(config: RunConfig) -> Iterator[Problem]:
             "residual.key_rank", f"{rank} is wider than model.hidden_size = {width}", f"write {width} or less"
         )
     for name in _WITHOUT_MEANING.get(residual.weights, ()):
-        if _is_set(residual, name):
+        if residual.sets(name):
             message = f'set, but residual.weights = "{residual.weights}" looks at no keys'
             yield Unused(f"residual.{name}", message, f"remove residual.{name}", made_by=("residual.weights",))
     if residual.changes_attention and residual.backend not in ("auto", "reference"):
-        changed = ", ".join(f"residual.{name}" for name in _OF_ATTENTION if _is_set(residual, name))
+        changed = ", ".join(f"residual.{name}" for name in ATTENTION_OPTIONS if residual.sets(name))
         message = f'"{residual.backend}" computes the published attention alone, but {changed} ask for another'
         yield Problem("residual.backend", message, 'write "auto" (plain torch runs the options)')
 
 
-def _is_set(residual: ResidualConfig, name: str) -> bool:
-    return bool(getattr(residual, name) != getattr(ResidualConfig(), name))
-
-
 def _of_other_modes(residual: ResidualConfig) -> Iterator[Problem]:
     """Options that the mode does not have."""
-    allowed = {
-        "full": ("window", *_OF_ATTENTION),
-        "block": ("window", *_OF_ATTENTION),
-        "denseformer": ("window",),
-        "gated": _OF_GATED,
-        "standard": (),
-    }
-    for name in ("window", *_OF_ATTENTION, *_OF_GATED):
-        if _is_set(residual, name) and name not in allowed[residual.mode]:
-            modes = join_or([f'"{mode}"' for mode, names in allowed.items() if name in names])
+    for name in dict.fromkeys(name for mode in MODES.values() for name in mode.keys):
+        if residual.sets(name) and name not in MODES[residual.mode].keys:
+            modes = join_or([f'"{other}"' for other, mode in MODES.items() if name in mode.keys])
             message = f'{getattr(residual, name)!r}, but residual.mode = "{residual.mode}" has no such option'
             yield Unused(f"residual.{name}", message, f"remove it, or set residual.mode = {modes}", made_by=(_MODE,))
 

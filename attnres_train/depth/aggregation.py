@@ -14,6 +14,7 @@ Legend: D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -127,3 +128,24 @@ def rms(value: Tensor, eps: float) -> Tensor:
     """
     width, root_eps = value.shape[-1], value.new_tensor(eps).sqrt()
     return torch.hypot(torch.linalg.vector_norm(value, dim=-1) / width**0.5, root_eps)
+
+
+def also_minimise(mixed: Tensor, penalty: Tensor) -> Tensor:
+    """`mixed`, such that a backward through it also runs one from the scalar `penalty` with gradient one.
+
+    The training loss is a sum over tokens, divided by their global count after all backwards; `penalty` is a sum
+    over tokens too, so it is weighed in the same way.
+    """
+    return _Penalised.apply(mixed, penalty)
+
+
+class _Penalised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, penalty: Tensor) -> Tensor:
+        ctx.penalty_dtype = penalty.dtype
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        (gradient,) = grad_outputs
+        return gradient, gradient.new_ones((), dtype=ctx.penalty_dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 from pydantic import Field
@@ -9,6 +10,8 @@ from pydantic import Field
 from attnres_train.section import section
 
 ResidualMode = Literal["standard", "gated", "denseformer", "full", "block"]
+ATTENTION_OPTIONS = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
+"""Keys that ask for another attention over depth than the published one."""
 
 
 @section
@@ -46,12 +49,13 @@ class ResidualConfig:
     @property
     def changes_attention(self) -> bool:
         """Whether an option asks for another attention over depth than the published one."""
-        return (
-            self.query != "learned"
-            or self.weights != "softmax"
-            or self.heads != 1
-            or self.key_rank is not None
-            or not self.key_norm
-            or self.temperature != 1.0
-            or self.entropy_weight != 0.0
-        )
+        return any(self.sets(name) for name in ATTENTION_OPTIONS)
+
+    def sets(self, name: str) -> bool:
+        """Whether the option `name` has another value than by default."""
+        return bool(getattr(self, name) != getattr(_defaults(), name))
+
+
+@cache
+def _defaults() -> ResidualConfig:
+    return ResidualConfig()

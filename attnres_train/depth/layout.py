@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnres_train.depth.config import ResidualConfig, ResidualMode
+from attnres_train.depth.modes.choose import MODES
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,12 @@ class DepthLayout:
     def __post_init__(self) -> None:
         if self.num_sublayers < 1:
             raise ValueError(f"a layout needs at least 1 sublayer, got {self.num_sublayers}")
-        if (self.block_size is None) != (self.mode in ("standard", "gated")):
+        blocks = MODES[self.mode].blocks
+        if (self.block_size is None) != (blocks == "none"):
             raise ValueError(f"mode {self.mode!r} does not go with block_size {self.block_size}")
         if self.block_size is not None and self.block_size < 1:
             raise ValueError(f"block_size counts sublayers and is at least 1, got {self.block_size}")
-        if self.mode in ("full", "denseformer") and self.block_size != 1:
+        if blocks == "of one" and self.block_size != 1:
             raise ValueError(f"mode {self.mode!r} is blocks of 1 sublayer, got block_size {self.block_size}")
         if self.window is not None and (self.window < 1 or self.block_size is None):
             raise ValueError(f"mode {self.mode!r} does not go with a window of {self.window} sources")
@@ -62,9 +64,8 @@ class DepthLayout:
     @classmethod
     def of(cls, residual: ResidualConfig, num_layers: int) -> DepthLayout:
         """The layout of a checked configuration with `num_layers` transformer layers."""
-        one_each = residual.mode in ("full", "denseformer")
-        block_size = 1 if one_each else residual.block_size if residual.mode == "block" else None
-        return cls(2 * num_layers, residual.mode, block_size, residual.window)
+        size = {"none": None, "of one": 1, "of a size": residual.block_size}[MODES[residual.mode].blocks]
+        return cls(2 * num_layers, residual.mode, size, residual.window)
 
     @property
     def has_sources(self) -> bool:

@@ -15,6 +15,9 @@ from torch.autograd.function import once_differentiable
 
 from attnres_train.depth.source import GradientBuffer, Source, Target
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Of weights and activations, by `training.precision`."""
+
 
 class Norm(NamedTuple):
     """An RMSNorm of the mix: x / sqrt(mean(x^2) + eps) * gain (arXiv 1910.07467)."""

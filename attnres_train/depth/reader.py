@@ -23,11 +23,9 @@ class DepthReader(nn.Module):
         self.mode = mode_of(residual, eps)
         self.reads = layout.reads(index)
         self.completes_block = index < layout.num_sublayers and layout.completes_block(index)
-        self.initial = self.mode.parameters(self.reads, width, writes=index < layout.num_sublayers)
-        for name, initial in self.initial.items():
-            parameter = nn.Parameter(torch.full(initial.shape, initial.value))
-            parameter.decays = initial.decays  # type: ignore[attr-defined]
-            self.register_parameter(name, parameter)
+        own = self.mode.parameters(self.reads, width, writes=index < layout.num_sublayers)
+        for name, initial in own.items():
+            self.register_parameter(name, nn.Parameter(torch.full(initial.shape, initial.value)))
 
     def read(self, history: History, norm: Norm) -> Tensor:
         """The normalised input of the branch, `[T, B, D]`."""

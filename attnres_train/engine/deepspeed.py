@@ -37,7 +37,6 @@ from attnres_train.model.layer import Sublayer
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
-from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import Grid
 
 
@@ -51,14 +50,12 @@ class DeepSpeedEngine:
         settings: DeepSpeedSection,
         config: TransformerConfig,
         grid: Grid,
-        vocabulary_size: int,
         micro_batch_size: int,
     ):
         self.grid = grid
         self.optimizer_config = optimizer
         self.updates = 0
-        tensor = grid.parallel.tensor
-        self._logical = [p for stage in stages for p in logical_parameters(stage, vocabulary_size, tensor)]
+        self._logical = [p for stage in stages for p in logical_parameters(stage)]
         whole = stages[0] if len(stages) == 1 else nn.ModuleList(stages)
         deepspeed = import_deepspeed()
         if settings.zero_stage == 3:
@@ -147,7 +144,8 @@ class DeepSpeedEngine:
 
         Their ranges are alike: partitions depend on shapes, and those are the same on every tensor rank.
         """
-        shards = [shard for p, shard in self._own_gradients() if _is_partial_on_tensor_ranks(p)]
+        sequence = self.grid.parallel.sequence
+        shards = [shard for p, shard in self._own_gradients() if p.spec.partial(sequence)]
         if not shards:
             return
         total = torch.cat(shards)
@@ -174,13 +172,6 @@ class DeepSpeedEngine:
         return [(p, self._shards.gradient(p)) for p in owned]
 
 
-def _is_partial_on_tensor_ranks(logical: LogicalParameter) -> bool:
-    """With sequence shards, norms and depth readers; in any case the norms of queries and keys, which see the heads
-    of their rank. As in megatron-core's `finalize_model_grads`."""
-    by_heads = ".q_layernorm." in logical.name or ".k_layernorm." in logical.name
-    return by_heads or bool(getattr(logical.parameter, "sequence_parallel", False))
-
-
 class _RunByDeepSpeed(nn.Module):
     """A stage whose forward, and with it the hooks of backward, is DeepSpeed's."""
 
@@ -202,7 +193,7 @@ def _adamw(logical: Sequence[LogicalParameter], config: OptimizerConfig, on_host
     """
     groups: dict[tuple[bool, torch.dtype], list[nn.Parameter]] = {}
     for p in logical:
-        groups.setdefault((decays(p.parameter), p.parameter.dtype), []).append(p.parameter)
+        groups.setdefault((p.spec.decays, p.parameter.dtype), []).append(p.parameter)
     return torch.optim.AdamW(
         [
             {"params": parameters, "weight_decay": config.weight_decay if decay else 0.0}

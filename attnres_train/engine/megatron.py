@@ -23,7 +23,6 @@ from attnres_train.engine.sharded import KINDS, Gatherer
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
-from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import Grid
 
 MAIN_GRADIENT = "main_grad"
@@ -43,19 +42,17 @@ class MegatronEngine:
         optimizer: OptimizerConfig,
         config: TransformerConfig,
         grid: Grid,
-        vocabulary_size: int,
     ):
         self.grid = grid
         self.optimizer_config = optimizer
         self.updates = 0
-        tensor = grid.parallel.tensor
-        self._logical = [p for stage in stages for p in logical_parameters(stage, vocabulary_size, tensor)]
+        self._logical = [p for stage in stages for p in logical_parameters(stage)]
         self._chunks = [_wrap(stage, config) for stage in stages]
         config.finalize_model_grads_func = finalize_model_grads
         self.optimizer = get_megatron_optimizer(
             _megatron_optimizer_config(optimizer, config.params_dtype),
             self._chunks,
-            config_overrides={_never_decays(): ParamGroupOverride(wd_mult=0.0)},
+            config_overrides={_never_decays(self._logical): ParamGroupOverride(wd_mult=0.0)},
             use_gloo_process_groups=False,
         )
         (self._sharded,) = self.optimizer.chained_optimizers
@@ -155,8 +152,9 @@ def _main_parameters(optimizer: DistributedOptimizer) -> dict[nn.Parameter, Tens
     return {model: main for models, mains in pairs for model, main in zip(models, mains, strict=True)}
 
 
-def _never_decays() -> ParamKey:
-    return ParamKey(predicate=ParamPredicate(name="never_decays", fn=lambda parameter: not decays(parameter)))
+def _never_decays(logical: Sequence[LogicalParameter]) -> ParamKey:
+    never = {p.parameter for p in logical if not p.spec.decays}
+    return ParamKey(predicate=ParamPredicate(name="never_decays", fn=never.__contains__))
 
 
 def _wrap(stage: StageModel, config: TransformerConfig) -> DistributedDataParallel:

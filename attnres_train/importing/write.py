@@ -40,8 +40,8 @@ class ImportedState:
 
     def parameters(self) -> Sequence[LogicalParameter]:
         """Each in one piece, without padding."""
-        whole = [(p, p.sharding.shape) for p in self.model]
-        return [replace(p, sharding=Sharding(shape), shape=torch.Size(shape)) for p, shape in whole]
+        whole = [replace(p.spec, sharding=Sharding(p.spec.shape)) for p in self.model]
+        return [replace(p, spec=spec, shape=torch.Size(spec.shape)) for p, spec in zip(self.model, whole, strict=True)]
 
     def export_share(self) -> Mapping[str, OptimizerState]:
         return {p.name: whole_state(self.checkpoint, p.name, self.shardings[p.name]) for p in self.model}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.transformer import ModuleSpec, TransformerConfig, build_module
+from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from attnres_train.depth.config import ResidualConfig
@@ -15,10 +14,12 @@ from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.mix import Norm
 from attnres_train.depth.reader import DepthReader
+from attnres_train.model.branches.branch import Branch
+from attnres_train.model.branches.choose import branches_of
+from attnres_train.model.config import ModelConfig
 from attnres_train.model.documents import Documents
 from attnres_train.model.norm import RMSNorm
 from attnres_train.model.recompute import Recompute, made_again
-from attnres_train.model.spec import attention_spec, mlp_spec
 
 
 class Sublayer(nn.Module):
@@ -29,35 +30,7 @@ class Sublayer(nn.Module):
 
     def __init__(
         self,
-        branch: nn.Module,
-        config: TransformerConfig,
-        residual: ResidualConfig,
-        layout: DepthLayout,
-        index: int,
-        recompute: Recompute,
-    ):
-        super().__init__()
-        self.remake_read = recompute == "depth"
-        self.depth = DepthReader(residual, layout, index, config.hidden_size, config.layernorm_epsilon)
-        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
-        self.branch = branch
-
-    def forward(self, history: History, **branch_arguments: Any) -> History:
-        def read() -> Tensor:
-            return self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
-
-        read_TBD = read()
-        remake = self.remake_read and torch.is_grad_enabled()
-        with made_again(read_TBD, read) if remake else nullcontext():
-            output_TBD, _no_bias = self.branch(read_TBD, **branch_arguments)
-        return self.depth.write(history, read_TBD, output_TBD)
-
-
-class TransformerLayer(nn.Module):
-    """Attention and MLP of transformer layer `index` (from 0 over the whole model)."""
-
-    def __init__(
-        self,
+        branch: Branch,
         config: TransformerConfig,
         residual: ResidualConfig,
         layout: DepthLayout,
@@ -66,18 +39,46 @@ class TransformerLayer(nn.Module):
         recompute: Recompute,
     ):
         super().__init__()
-        attention = build_module(
-            attention_spec(config.qk_layernorm), config=config, layer_number=index + 1, pg_collection=groups
-        )
-        self.attention = Sublayer(attention, config, residual, layout, 2 * index, recompute)
-        mlp = _mlp(mlp_spec(), config, groups)
-        self.mlp = Sublayer(mlp, config, residual, layout, 2 * index + 1, recompute)
+        self.remake_read = recompute == "depth"
+        self.depth = DepthReader(residual, layout, index, config.hidden_size, config.layernorm_epsilon)
+        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
+        self.branch = branch.build(config, index // 2, groups)
+        self.arguments = branch.arguments
+
+    def forward(self, history: History, rotary: Tensor, documents: Documents | None) -> History:
+        def read() -> Tensor:
+            return self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
+
+        read_TBD = read()
+        remake = self.remake_read and torch.is_grad_enabled()
+        with made_again(read_TBD, read) if remake else nullcontext():
+            output_TBD, _no_bias = self.branch(read_TBD, **self.arguments(rotary, documents))
+        return self.depth.write(history, read_TBD, output_TBD)
+
+
+class TransformerLayer(nn.Module):
+    """Both sublayers of transformer layer `index` (from 0 over the whole model), by the names of their branches."""
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        config: TransformerConfig,
+        residual: ResidualConfig,
+        layout: DepthLayout,
+        index: int,
+        groups: ProcessGroupCollection,
+        recompute: Recompute,
+    ):
+        super().__init__()
+        for number, branch in enumerate(branches_of(model, index), start=2 * index):
+            self.add_module(branch.name, Sublayer(branch, config, residual, layout, number, groups, recompute))
 
     def forward(self, history: History, rotary: Tensor, documents: Documents | None = None) -> History:
         """`rotary` holds the angles of every position, `[T, 1, 1, K]`; attention stays inside `documents`, if any."""
-        history = self.attention(history, attention_mask=documents, rotary_pos_emb=rotary)
-        return self.mlp(history)
+        for sublayer in self.sublayers:
+            history = sublayer(history, rotary=rotary, documents=documents)
+        return history
 
-
-def _mlp(spec: ModuleSpec, config: TransformerConfig, groups: ProcessGroupCollection) -> nn.Module:
-    return build_module(spec, config=config, tp_group=groups.tp, ffn_hidden_size=config.ffn_hidden_size)
+    @property
+    def sublayers(self) -> tuple[Sublayer, ...]:
+        return tuple(child for child in self.children() if isinstance(child, Sublayer))

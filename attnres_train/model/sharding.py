@@ -9,9 +9,10 @@ part of the logical tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Sharding:
         """The tensor of `rank`, made from the logical one; padded rows are zero."""
         if self.axis is None:
             return logical.clone()
-        local = torch.zeros(self.local_shape(ranks), dtype=logical.dtype)
+        local = logical.new_zeros(self.local_shape(ranks))
         for piece in self.pieces(rank, ranks):
             index = (slice(None),) * self.axis
             local[(*index, piece.local)] = logical[(*index, piece.logical)]

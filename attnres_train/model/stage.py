@@ -20,11 +20,11 @@ from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.config import ModelConfig
+from attnres_train.model.describe import describe
 from attnres_train.model.documents import Documents
 from attnres_train.model.head import Head
 from attnres_train.model.layer import TransformerLayer
 from attnres_train.model.recompute import Recompute, run_again
-from attnres_train.model.spec import state_decay
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ class StageModel(MegatronModule):
         self.share_embeddings_and_output_weights = model.tie_embeddings
         self.layout = DepthLayout.of(residual, model.num_layers)
         self.received: History | None = None
+        self.tensor_group = groups.tp
+        self.tensors = describe(model, residual, vocabulary_size, padded_vocabulary).stage(
+            role.layers, role.first, role.last
+        )
+        """In the order of the parameters."""
         holds_embedding = role.first or (role.last and model.tie_embeddings)
         self.embedding = (
             VocabParallelEmbedding(
@@ -82,7 +87,7 @@ class StageModel(MegatronModule):
             model.head_size, 1.0, rotary_base=model.rope_base, use_cpu_initialization=True, cp_group=groups.cp
         )
         self.layers = nn.ModuleDict(
-            {str(i): TransformerLayer(config, residual, self.layout, i, groups, recompute) for i in role.layers}
+            {str(i): TransformerLayer(model, config, residual, self.layout, i, groups, recompute) for i in role.layers}
         )
         self.head = (
             Head(
@@ -100,24 +105,23 @@ class StageModel(MegatronModule):
         spans = self.layout.spans(role.layers, recompute)
         self.makes_again = bool(spans)
         self.spans = [[self.layers[str(i)] for i in span] for span in spans or ([i] for i in role.layers)]
-        state_decay(self)
-        self._mark_tied_copies(model.tie_embeddings)
-        self._mark_sequence_parallel(config.sequence_parallel)
+        self._mark_parameters()
 
-    def _mark_tied_copies(self, tied: bool) -> None:
-        """Tell megatron-core of the second copy of a tied embedding: gradients add up, its norm counts once."""
-        if tied and self.embedding is not None and self.role.first != self.role.last:
-            self.embedding.weight.shared_embedding = True
-            self.embedding.weight.shared = self.role.last
+    def _mark_parameters(self) -> None:
+        """Tell megatron-core what the description says of each parameter.
 
-    def _mark_sequence_parallel(self, sequence_parallel: bool) -> None:
-        """With sequence shards every tensor rank sees its own tokens, so gradients of whole vectors are summed.
-
-        Without them all tensor ranks see all tokens and hold the same gradient: a sum would multiply it.
+        The second copy of a tied embedding: gradients add up, its norm counts once. With sequence shards every tensor
+        rank sees its own tokens, so gradients of whole vectors are summed; without them all tensor ranks see all
+        tokens and hold the same gradient: a sum would multiply it.
         """
-        for parameter in self.parameters():
-            if not getattr(parameter, "tensor_model_parallel", False):
-                parameter.sequence_parallel = sequence_parallel
+        for (name, parameter), tensor in zip(self.named_parameters(), self.tensors, strict=True):
+            here = (name, tuple(parameter.shape))
+            assert here == (tensor.name, tensor.sharding.local_shape(self.tensor_group.size())), here
+            if tensor.copies > 1:
+                parameter.shared_embedding = True
+                parameter.shared = not tensor.owned
+            if not tensor.divided:
+                parameter.sequence_parallel = self.config.sequence_parallel
 
     def shared_embedding_or_output_weight(self) -> Tensor | None:
         """The tied matrix where this stage holds it; megatron-core reduces its gradient over the two ends."""

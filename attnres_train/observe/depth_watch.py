@@ -87,7 +87,7 @@ class DepthWatch:
         yield stage.register_forward_hook(partial(in_forward, False), always_call=True)
         for number, layer in stage.layers.items():
             assert isinstance(layer, TransformerLayer)
-            for reader, sublayer in enumerate((layer.attention, layer.mlp), start=2 * int(number)):
+            for reader, sublayer in enumerate(layer.sublayers, start=2 * int(number)):
                 yield sublayer.register_forward_hook(partial(self._after_sublayer, reader))
                 yield sublayer.branch.register_forward_hook(partial(self._after_branch, reader))
         if stage.head is not None:

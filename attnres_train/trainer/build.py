@@ -10,10 +10,11 @@ from megatron.core.transformer import TransformerConfig
 
 from attnres_train.config.resolve import wire_plan
 from attnres_train.config.run_config import RunConfig
+from attnres_train.depth.mix import DTYPES
 from attnres_train.engine.interface import Engine
 from attnres_train.engine.megatron import MegatronEngine
+from attnres_train.model.megatron import transformer_config
 from attnres_train.model.parameters import LogicalParameter, initialize, logical_parameters
-from attnres_train.model.spec import transformer_config
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
@@ -31,13 +32,9 @@ class Parts:
     pipeline: Pipeline
 
 
-def parameter_dtype(config: RunConfig) -> torch.dtype:
-    return {"fp32": torch.float32, "bf16": torch.bfloat16}[config.training.precision]
-
-
 def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...], vocabulary_size: int) -> Parts:
     """The stages of this rank with their initial weights, in an engine, and the pipeline around them."""
-    dtype = parameter_dtype(config)
+    dtype = DTYPES[config.training.precision]
     parallel = config.parallel
     megatron = transformer_config(
         config.model,
@@ -51,7 +48,7 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
     )
     plan = wire_plan(config, layers_per_stage)
     stages = [_build_stage(config, grid, megatron, plan, stage, vocabulary_size) for stage in grid.stages()]
-    engine = _build_engine(config, grid, megatron, stages, vocabulary_size)
+    engine = _build_engine(config, grid, megatron, stages)
     pipeline = Pipeline(
         grid,
         megatron,
@@ -71,16 +68,14 @@ def parameters_of(config: RunConfig, grid: Grid, vocabulary_size: int) -> list[L
     """
     whole = replace(config, parallel=ParallelConfig())
     plan = wire_plan(whole, (config.model.num_layers,))
-    megatron = transformer_config(config.model, dtype=parameter_dtype(config))
+    megatron = transformer_config(config.model, dtype=DTYPES[config.training.precision])
     with torch.device("meta"):
-        return list(logical_parameters(_stage(whole, grid, megatron, plan, 0, vocabulary_size), vocabulary_size, 1))
+        return list(logical_parameters(_stage(whole, grid, megatron, plan, 0, vocabulary_size)))
 
 
-def _build_engine(
-    config: RunConfig, grid: Grid, megatron: TransformerConfig, stages: Sequence[StageModel], vocabulary_size: int
-) -> Engine:
+def _build_engine(config: RunConfig, grid: Grid, megatron: TransformerConfig, stages: Sequence[StageModel]) -> Engine:
     if config.engine.kind == "megatron":
-        return MegatronEngine(stages, config.optimizer, megatron, grid, vocabulary_size)
+        return MegatronEngine(stages, config.optimizer, megatron, grid)
     from attnres_train.engine.deepspeed import DeepSpeedEngine  # imports nothing of DeepSpeed unless it is chosen
 
     return DeepSpeedEngine(
@@ -89,7 +84,6 @@ def _build_engine(
         config.engine.deepspeed,
         megatron,
         grid,
-        vocabulary_size,
         config.training.micro_batch_size,
     )
 
@@ -103,14 +97,7 @@ def _build_stage(
     vocabulary_size: int,
 ) -> StageModel:
     module = _stage(config, grid, megatron, plan, stage, vocabulary_size)
-    initialize(
-        module,
-        config.model,
-        seed=config.training.seed,
-        vocabulary_size=vocabulary_size,
-        tensor_rank=grid.tensor_rank,
-        tensor_ranks=config.parallel.tensor,
-    )
+    initialize(module, config.training.seed)
     return module.to(grid.device)
 
 

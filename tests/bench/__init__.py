@@ -1,7 +1,6 @@
 """Measurements: ratios of things run in turn in one process. `python -m tests.bench.NAME --help`.
 
 aggregate.py   the operator: every backend beside the plain form and the memory bus
-two_phase.py   one pass for all queries of a block against one pass a query
 step.py        a whole training step of each residual mode over `standard`
 paired.py      how they are timed
 kept.py        what stands in memory after a forward

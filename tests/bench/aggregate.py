@@ -43,8 +43,10 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
 
+    from attnres_train.depth.mix import DTYPES
+
     torch.set_num_threads(1)
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[options.precision]
+    dtype = DTYPES[options.precision]
     generator = torch.Generator().manual_seed(1)
     shape = (options.rows, options.width)
     leaves = [torch.randn(shape, generator=generator).to(dtype).requires_grad_() for _ in range(options.sources)]

@@ -23,7 +23,6 @@ from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.engine.mpu import GridMpu
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
-from attnres_train.optim.groups import decays
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.progress import TrainState
@@ -90,8 +89,8 @@ def train_stock(run: StockRun, folder: Path) -> Whole:
     config = run.config
     grid = build_grid(config.parallel, seed=1)
     stage = _stage(replace(config, training=replace(config.training, precision="fp32")), grid)
-    logical = list(logical_parameters(stage, VOCABULARY, run.tensor))  # before ZeRO-3 takes the weights apart
-    engine, optimizer = _initialize(run, Wrapper(stage) if run.wrapped else stage, config, grid)
+    logical = list(logical_parameters(stage))  # before ZeRO-3 takes the weights apart
+    engine, optimizer = _initialize(run, Wrapper(stage) if run.wrapped else stage, logical, config, grid)
     losses = [_step(engine, optimizer, config, grid, step) for step in range(run.steps)]
     engine.save_checkpoint(str(folder))
     if run.stage < 3 and run.look:
@@ -105,7 +104,7 @@ def train_stock(run: StockRun, folder: Path) -> Whole:
 
 def _stage(config: RunConfig, grid: Grid) -> StageModel:
     from attnres_train.config.resolve import wire_plan
-    from attnres_train.model.spec import transformer_config
+    from attnres_train.model.megatron import transformer_config
     from attnres_train.trainer import build
 
     layers = config.model.num_layers
@@ -113,12 +112,13 @@ def _stage(config: RunConfig, grid: Grid) -> StageModel:
     return build._build_stage(config, grid, megatron, wire_plan(config, (layers,)), 0, VOCABULARY)
 
 
-def _initialize(run: StockRun, model: torch.nn.Module, config: RunConfig, grid: Grid) -> tuple[Any, Any]:
+def _initialize(
+    run: StockRun, model: torch.nn.Module, logical: Sequence[LogicalParameter], config: RunConfig, grid: Grid
+) -> tuple[Any, Any]:
     optim = config.optimizer
-    parameters = list(model.parameters())
     groups = [
-        {"params": [p for p in parameters if decays(p)], "weight_decay": optim.weight_decay},
-        {"params": [p for p in parameters if not decays(p)], "weight_decay": 0.0},
+        {"params": [p.parameter for p in logical if p.spec.decays], "weight_decay": optim.weight_decay},
+        {"params": [p.parameter for p in logical if not p.spec.decays], "weight_decay": 0.0},
     ]
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": MICRO_BATCH,

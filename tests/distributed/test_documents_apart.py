@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnres_train.model.documents import Documents
+from attnres_train.model.megatron import transformer_config
 from attnres_train.model.parameters import initialize
-from attnres_train.model.spec import transformer_config
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import build_grid
 from tests.cases import PUBLISHED
@@ -63,7 +63,7 @@ def build(case: str) -> StageModel:
     role = StageRole(stage=0, layers=range(4), first=True, last=True)
     megatron = transformer_config(config.model, dtype=torch.float64)
     stage = StageModel(config.model, config.residual, megatron, groups, role, VOCABULARY, 88).double()
-    initialize(stage, config.model, seed=1, vocabulary_size=VOCABULARY, tensor_rank=0, tensor_ranks=1)
+    initialize(stage, seed=1)
     noise = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in stage.named_parameters():

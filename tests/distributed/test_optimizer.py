@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnres_train.optim.groups import decays
 from attnres_train.parallel.grid import build_grid
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import step_batches, tiny_config
@@ -61,11 +60,6 @@ def test_without_gradients_only_what_its_module_says_decays(case: str, precision
             else:
                 assert after.equal(before), f"{name} decays"
         assert any(name.endswith(keeps) for name in weights)
-
-
-def test_a_parameter_that_nobody_spoke_for_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"nobody has stated whether a parameter of shape \(3,\) decays"):
-        decays(torch.nn.Parameter(torch.zeros(3)))
 
 
 def test_a_nan_on_one_rank_skips_the_step_on_all_and_leaves_every_weight() -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from attnres_train.model.documents import Documents
+from attnres_train.model.megatron import transformer_config
 from attnres_train.model.parameters import initialize
 from attnres_train.model.recompute import Recompute
-from attnres_train.model.spec import transformer_config
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import build_grid
 from tests.bench.kept import live_bytes

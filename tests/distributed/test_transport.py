@@ -13,8 +13,8 @@ from torch import Tensor
 from attnres_train.config.resolve import wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.source import GradientBuffer, Source
+from attnres_train.model.megatron import transformer_config
 from attnres_train.model.parameters import initialize, logical_parameters
-from attnres_train.model.spec import transformer_config
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.parallel.pipeline import Pipeline
@@ -160,8 +160,8 @@ def _float64_pipeline(config: RunConfig, grid: Grid) -> tuple[Pipeline, list[Sta
         number = chunk if parallel.virtual > 1 else None
         role = StageRole(stage=stage, layers=stage_layers(split, stage), first=first, last=last, chunk=number)
         module = StageModel(model, config.residual, megatron, grid.groups, role, VOCABULARY, 88).double()
-        initialize(module, model, seed=1, vocabulary_size=VOCABULARY, tensor_rank=0, tensor_ranks=1)
-        for logical in logical_parameters(module, VOCABULARY, 1):
+        initialize(module, seed=1)
+        for logical in logical_parameters(module):
             if ".depth." in logical.name:
                 noise = torch.Generator().manual_seed(sum(logical.name.encode()))
                 logical.parameter.data += 0.1 * torch.randn(logical.parameter.shape, generator=noise)

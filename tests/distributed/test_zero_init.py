@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.model.parameters import draw, initial_of, initialize, logical_parameters
-from attnres_train.model.spec import transformer_config
+from attnres_train.model.describe import describe
+from attnres_train.model.megatron import transformer_config
+from attnres_train.model.parameters import draw, initialize, logical_parameters
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import build_grid
 from tests.distributed.ranks import run_ranks
@@ -24,7 +25,7 @@ def loss_and_gradients(mode: str, tied: bool) -> tuple[float, dict[str, Tensor]]
     megatron = transformer_config(model, dtype=torch.float64)
     role = StageRole(stage=0, layers=range(model.num_layers), first=True, last=True)
     stage = StageModel(model, config.residual, megatron, grid.groups, role, VOCABULARY, 88).double()
-    initialize(stage, model, seed=1, vocabulary_size=VOCABULARY, tensor_rank=0, tensor_ranks=1)
+    initialize(stage, seed=1)
     batch = step_batches(0)[0]
     stage.set_input_tensor([None])
     loss = (stage(batch.tokens_BT, batch.labels_BT) * batch.loss_mask_BT).sum()
@@ -56,9 +57,9 @@ def initial_queries() -> list[float]:
     megatron = transformer_config(config.model, dtype=torch.bfloat16)
     role = StageRole(stage=0, layers=range(4), first=True, last=True)
     stage = StageModel(config.model, config.residual, megatron, grid.groups, role, VOCABULARY, 88)
-    initialize(stage, config.model, seed=1, vocabulary_size=VOCABULARY, tensor_rank=0, tensor_ranks=1)
+    initialize(stage, seed=1)
     found = []
-    for logical in logical_parameters(stage, VOCABULARY, 1):
+    for logical in logical_parameters(stage):
         if logical.name.endswith(("depth.query", "depth.gain")):
             assert logical.parameter.dtype == torch.float32 and logical.parameter.ndim == 1
             found.append(logical.parameter.abs().sum().item() if logical.name.endswith("query") else 0.0)
@@ -74,10 +75,12 @@ def test_queries_start_at_exactly_zero_in_fp32_and_keys_at_gain_one() -> None:
 
 
 def test_initial_values_depend_on_seed_and_name_alone() -> None:
-    model = tiny_config().model
+    config = tiny_config()
+    model = config.model
+    tensors = {spec.name: spec for spec in describe(model, config.residual, VOCABULARY, 88).all}
 
     def initial_value(name: str, seed: int) -> Tensor:
-        return draw(initial_of(name, (96, 32), model), name, seed)
+        return draw(tensors[name], seed)
 
     value = initial_value("layers.0.mlp.branch.linear_fc1.weight", seed=1)
     assert value.equal(initial_value("layers.0.mlp.branch.linear_fc1.weight", seed=1))

@@ -21,10 +21,6 @@ SMALL_WIRE = "--virtual 2 --layers 4 --width 32 --sequence 16 --batch 1 --micro-
         ("aggregate --rounds 1 --rows 32 --width 32 --sources 3", {"native", "lean", "reference", "stack and einsum"}),
         (f"step {SMALL_STEP}", {"standard", "block", "full"}),
         (f"observe {SMALL_STEP}", {"standard", "block", "full"}),
-        (
-            "two_phase --rounds 1 --rows 32 --width 32 --queries 2",
-            {"native, 2 queries", "two-phase (torch), 2 queries"},
-        ),
     ],
 )
 def test_a_benchmark_prints_one_json_object_of_rows(command: str, cases: set[str]) -> None:

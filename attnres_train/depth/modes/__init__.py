@@ -6,6 +6,6 @@
     attention.py    full and block: attention over depth as published
     options.py      full and block with another query, key, weighting or head count
 
-To add a mode: write its class, give it a line in `mode_of` and a name in `ResidualMode` (../config.py), say in
-`DepthLayout.of` whether it has blocks, and add it to the table of cases in tests/cases.py.
+To add a mode: write its class, which says all of it, give it a line in `MODES` (choose.py) and a name in
+`ResidualMode` (../config.py), and add it to the table of cases in tests/cases.py.
 """

@@ -7,9 +7,11 @@ standard residual (exactly, up to the norm's eps).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from attnres_train.depth.modes.mode import Initial, Look
+from attnres_train.depth.config import ATTENTION_OPTIONS, ResidualConfig
+from attnres_train.depth.modes.mode import Blocks, Initial, Look, Mode
+from attnres_train.depth.modes.options import AttentionWithOptions
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
@@ -21,12 +23,22 @@ if TYPE_CHECKING:
     from attnres_train.depth.source import Source
 
 
-class DepthAttention(Standard):
+class FullAttention(Standard):
     """One learned query and one key gain a reader; what it writes is the branch's output alone."""
+
+    blocks: ClassVar[Blocks] = "of one"
+    keys = ("window", *ATTENTION_OPTIONS)
+    products = 2
 
     def __init__(self, backend: Backend, eps: float):
         super().__init__(backend)
         self.eps = eps
+
+    @classmethod
+    def of(cls, residual: ResidualConfig, eps: float) -> Mode:
+        if residual.changes_attention:
+            return AttentionWithOptions.of(residual, eps)
+        return cls(residual.backend, eps)
 
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {"query": Initial((width,), 0.0), "gain": Initial((width,), 1.0)}
@@ -40,3 +52,9 @@ class DepthAttention(Standard):
         from attnres_train.depth.aggregation import mix_with_weights
 
         return mix_with_weights([source.value for source in sources], own["query"], own["gain"], eps=self.eps)
+
+
+class BlockAttention(FullAttention):
+    """The same over the sums of blocks."""
+
+    blocks = "of a size"

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 
 class DenseFormer(Standard):
+    blocks = "of one"
+    keys = ("window",)
+    products = 1
+    takes_backend = False
+    has_kernel = False
+
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {"coefficients": Initial((reads.count,), 1.0)}
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from attnres_train.depth.modes.mode import Initial
+from attnres_train.depth.modes.mode import Initial, Mode
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from attnres_train.depth.aggregation import Backend
+    from attnres_train.depth.config import ResidualConfig
     from attnres_train.depth.history import History
     from attnres_train.depth.layout import Reads
 
@@ -28,10 +29,17 @@ INITIAL_BIAS = {"branch": 4.0, "highway": 0.0}
 class Gated(Standard):
     """Reads as the standard residual does; the gate decides how the output enters."""
 
+    keys = ("gate", "gate_bias")
+    has_kernel = False
+
     def __init__(self, backend: Backend, gate: Literal["branch", "highway"], bias: float | None):
         super().__init__(backend)
         self.highway = gate == "highway"
         self.bias = INITIAL_BIAS[gate] if bias is None else bias
+
+    @classmethod
+    def of(cls, residual: ResidualConfig, eps: float) -> Mode:
+        return cls(residual.backend, residual.gate, residual.gate_bias)
 
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {"gate": Initial((width,), 0.0), "gate_bias": Initial((1,), self.bias)} if writes else {}

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attnres_train.depth.config import ResidualConfig
-from attnres_train.depth.modes.mode import Initial, Look
+from attnres_train.depth.modes.mode import Initial, Look, Mode
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
@@ -33,10 +33,18 @@ if TYPE_CHECKING:
 
 
 class AttentionWithOptions(Standard):
+    products = 2
+    takes_backend = False
+    has_kernel = False
+
     def __init__(self, options: ResidualConfig, eps: float):
         super().__init__(options.backend)
         self.options = options
         self.eps = eps
+
+    @classmethod
+    def of(cls, residual: ResidualConfig, eps: float) -> Mode:
+        return cls(residual, eps)
 
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         options = self.options
@@ -55,13 +63,13 @@ class AttentionWithOptions(Standard):
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
         import torch
 
-        from attnres_train.depth.aggregation import rms_norm
+        from attnres_train.depth.aggregation import also_minimise, rms_norm
 
         compute = next(iter(own.values())).dtype
         mixed, weights_SH = self._mix(own, [source.tap().to(compute) for source in sources])
         if self.options.entropy_weight and torch.is_grad_enabled():
             entropy = _entropy(weights_SH).expand(mixed.shape[:-1]).sum()
-            mixed = _also_minimise(mixed, self.options.entropy_weight * entropy)
+            mixed = also_minimise(mixed, self.options.entropy_weight * entropy)
         return rms_norm(mixed, norm).to(sources[0].value.dtype)
 
     def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
@@ -109,14 +117,3 @@ def _entropy(weights_SH: Tensor) -> Tensor:
     where they are the same for every token."""
     shares = weights_SH / weights_SH.sum(0)
     return -(shares * shares.clamp_min(1e-30).log()).sum(0).mean(-1)
-
-
-def _also_minimise(mixed: Tensor, penalty: Tensor) -> Tensor:
-    """`mixed`, such that a backward through it also runs one from `penalty` with gradient one.
-
-    The training loss is a sum over tokens, divided by their global count after all backwards; `penalty` is a sum
-    over tokens too, so it is weighed in the same way.
-    """
-    from attnres_train.depth.penalty import Penalised
-
-    return Penalised.apply(mixed, penalty)

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnres_train.depth.modes.mode import Initial, Look
+from attnres_train.depth.modes.mode import Initial, Look, Mode
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from attnres_train.depth.aggregation import Backend
+    from attnres_train.depth.config import ResidualConfig
     from attnres_train.depth.history import History
     from attnres_train.depth.layout import Reads
     from attnres_train.depth.mix import Norm
     from attnres_train.depth.source import Source
 
 
-class Standard:
+class Standard(Mode):
     """The reader sees the running sum of everything before it; it has no parameters."""
 
     def __init__(self, backend: Backend):
         self.backend: Backend = backend
+
+    @classmethod
+    def of(cls, residual: ResidualConfig, eps: float) -> Mode:
+        return cls(residual.backend)
 
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {}

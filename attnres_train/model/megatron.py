@@ -1,57 +1,12 @@
-"""The branches of a layer as megatron-core module specs, and the megatron-core configuration of a run."""
+"""megatron-core's configuration of a run."""
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
-from megatron.core.transformer import ModuleSpec, TransformerConfig
-from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
-from megatron.core.transformer.enums import AttnMaskType
-from megatron.core.transformer.mlp import MLP, MLPSubmodules
-from torch import nn
+from megatron.core.transformer import TransformerConfig
 
-from attnres_train.model.attention_core import CausalAttentionCore
 from attnres_train.model.config import ModelConfig
-from attnres_train.model.norm import RMSNorm
-
-
-def attention_spec(qk_norm: bool) -> ModuleSpec:
-    """Grouped-query self-attention with rotary positions, and RMSNorm on queries and keys if asked for."""
-    head_norm = RMSNorm if qk_norm else None
-    return ModuleSpec(
-        module=SelfAttention,
-        params={"attn_mask_type": AttnMaskType.causal},
-        submodules=SelfAttentionSubmodules(
-            linear_qkv=ColumnParallelLinear,
-            core_attention=CausalAttentionCore,
-            linear_proj=RowParallelLinear,
-            q_layernorm=head_norm,
-            k_layernorm=head_norm,
-        ),
-    )
-
-
-def mlp_spec() -> ModuleSpec:
-    """SwiGLU MLP."""
-    return ModuleSpec(
-        module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-    )
-
-
-def state_decay(module: nn.Module) -> None:
-    """Write which parameters of megatron-core's layers decay: matrices do, biases do not."""
-    for layer in module.modules():
-        if isinstance(layer, ColumnParallelLinear | RowParallelLinear | VocabParallelEmbedding):
-            for name, parameter in layer.named_parameters(recurse=False):
-                parameter.decays = name == "weight"  # type: ignore[attr-defined]
-
-
-def output_init_std(model: ModelConfig) -> float:
-    """Initial standard deviation of the projections back into the residual: init_std / sqrt(2 num_layers)."""
-    return model.init_std / math.sqrt(2 * model.num_layers)
 
 
 def transformer_config(
@@ -67,7 +22,7 @@ def transformer_config(
 ) -> TransformerConfig:
     """megatron-core's configuration for `model` on a grid of these degrees.
 
-    Weights are set by `model.parameters.initialize`, so megatron-core's initialiser only allocates. Losses are
+    Weights are set by `parameters.initialize`, so megatron-core's initialiser only allocates. Losses are
     sums over tokens; the gradients are divided by the global token count once, after accumulation.
     """
     return TransformerConfig(

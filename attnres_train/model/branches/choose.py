@@ -1,0 +1,13 @@
+"""From the `[model]` section to the branches of a layer."""
+
+from __future__ import annotations
+
+from attnres_train.model.branches.attention import Attention
+from attnres_train.model.branches.branch import Branch
+from attnres_train.model.branches.mlp import Mlp
+from attnres_train.model.config import ModelConfig
+
+
+def branches_of(model: ModelConfig, layer: int) -> tuple[Branch, Branch]:
+    """Those of transformer layer `layer` (from 0), one a sublayer; every layer has the same two."""
+    return Attention(model), Mlp(model)
