@@ -14,15 +14,36 @@ from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.layout import DepthLayout
+from attnres_train.model.config import ModelConfig
+from attnres_train.model.describe import Description, describe
+from attnres_train.model.size import training_flops_per_token
+from attnres_train.model.tensors import TensorSpec
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.schedule import Schedule
-from attnres_train.parallel.split import balanced_split, head_cost_in_layers
+from attnres_train.parallel.split import balanced_split, head_cost_in_layers, stage_layers
 from attnres_train.parallel.wire import WirePlan
 
-ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
+FP32_BYTES = 4
+_GROUPS_TO_PEAK = 4
+ELEMENT_BYTES = {"fp32": FP32_BYTES, "bf16": 2}
 
 
-@dataclass(frozen=True)
+class StageTensors:
+    """The tensors of one pipeline stage, in the order in which its module holds them, and their sizes."""
+
+    def __init__(self, tensors: tuple[TensorSpec, ...]):
+        self.tensors = tensors
+        self.counted = sum(tensor.size for tensor in tensors if tensor.owned)
+        """Elements, each tensor of the model once: over all stages these sum to the model's total."""
+        self._divided = sum(tensor.size for tensor in tensors if tensor.divided)
+        self._whole = sum(tensor.size for tensor in tensors if not tensor.divided)
+
+    def held(self, tensor: int) -> int:
+        """Elements on one of `tensor` ranks, copies included."""
+        return self._divided // tensor + self._whole
+
+
+@dataclass(frozen=True, eq=False)
 class Setup:
     """A checked `config` on `world` ranks, for a tokenizer of `vocabulary` entries."""
 
@@ -69,6 +90,31 @@ class Setup:
         return _wire(self.config.residual, self.config.model.num_layers, self.layers_per_stage, self.config.parallel)
 
     @cached_property
+    def description(self) -> Description:
+        """Every tensor of the model, and what its parts cost."""
+        config = self.config
+        return describe(config.model, config.residual, self.vocabulary, self.padded_vocabulary)
+
+    @cached_property
+    def stages(self) -> tuple[StageTensors, ...]:
+        """What every global stage holds."""
+        config = self.config
+        return _stages(config.model, config.residual, self.vocabulary, self.padded_vocabulary, self.layers_per_stage)
+
+    def layers_of(self, stage: int) -> range:
+        """The transformer layers of a global stage, numbered over the whole model from 0."""
+        return stage_layers(self.layers_per_stage, stage)
+
+    def is_last(self, stage: int) -> bool:
+        """Whether it is the stage that holds the head."""
+        return stage == len(self.layers_per_stage) - 1
+
+    def held_by(self, pipeline_rank: int) -> int:
+        """Elements of the parameters on a tensor rank of the pipeline rank, copies included."""
+        tensor = self.config.parallel.tensor
+        return sum(self.stages[stage].held(tensor) for stage in self.wire.stages_of(pipeline_rank))
+
+    @cached_property
     def data(self) -> int:
         """Data-parallel replicas."""
         return self.config.parallel.data(self.world)
@@ -84,7 +130,13 @@ class Setup:
         """Of a whole step."""
         return self.schedule_of(self.micro_batches)
 
+    @cached_property
+    def schedule_to_peak(self) -> Schedule:
+        """It repeats after every group, so a few groups show the peak of any number of micro-batches."""
+        return self.schedule_of(min(self.micro_batches, _GROUPS_TO_PEAK * self.schedule.group_size))
+
     def schedule_of(self, micro_batches: int) -> Schedule:
+        """Of a step of so many."""
         parallel = self.config.parallel
         group = parallel.micro_batch_group or parallel.pipeline
         return Schedule(parallel.pipeline, parallel.virtual, micro_batches, group)
@@ -102,6 +154,18 @@ class Setup:
     @property
     def micro_batch_tokens(self) -> int:
         return self.config.training.sequence_length * self.config.training.micro_batch_size
+
+    @property
+    def step_tokens(self) -> int:
+        return self.config.training.global_batch_size * self.config.training.sequence_length
+
+    @property
+    def step_flops(self) -> float:
+        """Model FLOPs of a step, attention over whole windows."""
+        training = self.config.training
+        return self.step_tokens * training_flops_per_token(
+            self.config.model, self.padded_vocabulary, training.sequence_length
+        )
 
     @property
     def slice_shape(self) -> tuple[int, int, int]:
@@ -127,4 +191,15 @@ def _wire(
         parallel.virtual,
         cache=parallel.caches_history,
         exact_gradients=parallel.caches_history and parallel.exact_gradients,
+    )
+
+
+@lru_cache(maxsize=256)
+def _stages(
+    model: ModelConfig, residual: ResidualConfig, vocabulary: int, padded_vocabulary: int, split: tuple[int, ...]
+) -> tuple[StageTensors, ...]:
+    """Kept for the same reason."""
+    whole, last = describe(model, residual, vocabulary, padded_vocabulary), len(split) - 1
+    return tuple(
+        StageTensors(whole.stage(stage_layers(split, stage), stage == 0, stage == last)) for stage in range(len(split))
     )

@@ -29,6 +29,16 @@ class Costs:
     """Of both sublayers of every transformer layer."""
     head: Cost
 
+    def of_layers(self, layers: range) -> Cost:
+        """The sum over transformer layers; kept, since plans ask for the same ones again and again."""
+        if layers not in self._sums:
+            self._sums[layers] = sum((cost for layer in layers for cost in self.layers[layer]), Cost())
+        return self._sums[layers]
+
+    @cached_property
+    def _sums(self) -> dict[range, Cost]:
+        return {}
+
 
 @dataclass(frozen=True)
 class Description:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from attnres_train.model.sharding import Sharding
@@ -35,15 +36,21 @@ class TensorSpec:
         """Without padding."""
         return self.sharding.shape
 
-    @property
+    @cached_property
     def padded_shape(self) -> tuple[int, ...]:
         """Of the whole tensor as ranks hold it."""
         return self.sharding.local_shape(1)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements that all tensor ranks hold of it together, padded rows included."""
         return prod(self.padded_shape)
+
+    @property
+    def part(self) -> str:
+        """The layer or the table it belongs to: `layers.17`, `embedding`, `head`."""
+        first, _, rest = self.name.partition(".")
+        return f"{first}.{rest.partition('.')[0]}" if first == "layers" else first
 
     @property
     def divided(self) -> bool:

@@ -7,12 +7,10 @@ not saved. Each piece of a tensor is an archive of its own (`torch.save`) inside
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
-from attnres_train.config.run_config import RunConfig
-from attnres_train.parallel.wire import WirePlan
-from attnres_train.plan.tensors import stage_tensors
+from attnres_train.setup import FP32_BYTES, Setup
 
-_FP32_BYTES = 4
 _KINDS = 3
 """Weight, first and second moment."""
 # Counted on files that torch 2.13.0 wrote; all small beside the tensors of any model worth training.
@@ -39,19 +37,13 @@ class CheckpointPlan:
     files: int
 
 
-def plan_checkpoint(config: RunConfig, vocabulary: int, padded: int, wire: WirePlan, world: int) -> CheckpointPlan:
-    """The save of a run on `world` ranks whose tokenizer has `vocabulary` entries, `padded` rows in its tables."""
-    tensor, width = config.parallel.tensor, config.model.hidden_size
-    elements = pieces = tensors = 0
-    for stage in range(wire.num_stages):
-        for parameter in stage_tensors(config, padded, wire, stage):
-            if parameter.copies > 1 and stage > 0:
-                continue  # the first stage saves a tied table
-            tensors += 1
-            elements += vocabulary * width if parameter.table else parameter.size
-            pieces += parameter.pieces * tensor if parameter.divided else 1
-    state = _KINDS * _FP32_BYTES * elements
-    described = _KINDS * (pieces * (PIECE_BYTES + PIECE_METADATA_BYTES) + tensors * TENSOR_METADATA_BYTES)
-    described += MANIFEST_BYTES + MANIFEST_TENSOR_BYTES * tensors
+def plan_checkpoint(setup: Setup) -> CheckpointPlan:
+    """The save of a run. A tied table is saved by the first stage alone."""
+    tensor = setup.config.parallel.tensor
+    saved = [spec for stage in setup.stages for spec in stage.tensors if spec.owned]
+    pieces = sum(spec.sharding.blocks * tensor if spec.divided else 1 for spec in saved)
+    state = _KINDS * FP32_BYTES * sum(prod(spec.shape) for spec in saved)
+    described = _KINDS * (pieces * (PIECE_BYTES + PIECE_METADATA_BYTES) + len(saved) * TENSOR_METADATA_BYTES)
+    described += MANIFEST_BYTES + MANIFEST_TENSOR_BYTES * len(saved)
     # The tensors of a stage are dealt out over the data ranks; with more of them than tensors some write nothing.
-    return CheckpointPlan(state, state + described + RANDOM_STATE_BYTES * world, 2 * world + 4)
+    return CheckpointPlan(state, state + described + RANDOM_STATE_BYTES * setup.world, 2 * setup.world + 4)

@@ -13,7 +13,7 @@ from attnres_train.plan.speeds import Link, Machine
 
 @dataclass(frozen=True)
 class Links:
-    """Of `tensor` ranks in each of `data` replicas, on every pipeline rank of `wire`."""
+    """Of the ranks of a setup on a machine."""
 
     machine: Machine
     wire: WirePlan

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm
 
-from attnres_train.plan.tensors import ParameterTensor
+from attnres_train.model.tensors import TensorSpec
 
 _START_MULTIPLE, _END_MULTIPLE = 64, 128
 
@@ -24,7 +24,7 @@ class Shares:
     owned: tuple[int, ...]
 
 
-def shares(chunks: Sequence[Sequence[ParameterTensor]], tensor: int, data: int) -> Shares:
+def shares(chunks: Sequence[Sequence[TensorSpec]], tensor: int, data: int) -> Shares:
     """Of the parameters of all `chunks` of a rank, each in the order of the model, over `data` ranks."""
     padded, owned = 0, [0] * data
     for chunk in chunks:
@@ -34,8 +34,8 @@ def shares(chunks: Sequence[Sequence[ParameterTensor]], tensor: int, data: int) 
     return Shares(padded, tuple(owned))
 
 
-def _buckets(chunk: Sequence[ParameterTensor]) -> list[list[ParameterTensor]]:
-    buckets: list[list[ParameterTensor]] = [[]]
+def _buckets(chunk: Sequence[TensorSpec]) -> list[list[TensorSpec]]:
+    buckets: list[list[TensorSpec]] = [[]]
     for parameter in reversed(chunk):
         if parameter.copies > 1:
             buckets += [[parameter], []]

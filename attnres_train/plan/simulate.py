@@ -21,7 +21,7 @@ _GROUPS_COMPARED = 2
 
 
 @dataclass(frozen=True)
-class Costs:
+class TurnSeconds:
     """Seconds of a turn by stage, and of what crosses into each stage (entry 0 is empty).
 
     `forward_hops[s]` is a history into stage s, `backward_hops[s]` the gradients from it; `early_shares[s]` the share
@@ -79,12 +79,12 @@ class Played:
         return 1 - sum(self.busy) / (len(self.busy) * self.seconds)
 
 
-def play(schedule: Schedule, wire: WirePlan, costs: Costs) -> Played:
+def play(schedule: Schedule, wire: WirePlan, costs: TurnSeconds) -> Played:
     """Every turn of every micro-batch."""
     return _Play(schedule, wire, costs).run()
 
 
-def play_long(schedule: Schedule, wire: WirePlan, costs: Costs) -> Played:
+def play_long(schedule: Schedule, wire: WirePlan, costs: TurnSeconds) -> Played:
     """`play`, with the middle of a long step not played: groups of micro-batches take equally long there.
 
     What is left out takes its time by the difference between a step with two groups more and one without; very uneven
@@ -106,7 +106,7 @@ def play_long(schedule: Schedule, wire: WirePlan, costs: Costs) -> Played:
 
 
 class _Play:
-    def __init__(self, schedule: Schedule, wire: WirePlan, costs: Costs):
+    def __init__(self, schedule: Schedule, wire: WirePlan, costs: TurnSeconds):
         self.schedule, self.wire, self.costs = schedule, wire, costs
         ranks = range(schedule.pipeline)
         self.turns = [list(schedule.turns(rank)) for rank in ranks]

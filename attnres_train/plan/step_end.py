@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnres_train.config.run_config import RunConfig
-from attnres_train.model.size import embedding_parameters
 from attnres_train.plan.links import Links
-from attnres_train.plan.memory import StageParameters
 from attnres_train.plan.speeds import Rates
-from attnres_train.plan.units import FP32_BYTES, element_bytes
+from attnres_train.setup import FP32_BYTES, Setup
 
 ADAM_BYTES = 28
 """An element of AdamW: weight, gradient and both moments read, weight and moments written, fp32."""
@@ -36,12 +33,7 @@ class EndSeconds:
 
 @dataclass(frozen=True)
 class StepEnd:
-    """The end of a step of `micro_batches`, whose stages have `parameters`."""
-
-    config: RunConfig
-    padded_vocabulary: int
-    parameters: tuple[StageParameters, ...]
-    micro_batches: int
+    setup: Setup
     links: Links
     rates: Rates
 
@@ -57,17 +49,18 @@ class StepEnd:
             rate = self.links.data_rate(near.reduce_scatter_bytes_per_second, far.reduce_scatter_bytes_per_second)
             seconds += self._reductions * FP32_BYTES * self._held(rank) * self._ring / rate
             seconds += near.collective_latency_seconds
-        if self.config.model.tie_embeddings and wire.pipeline > 1 and rank in (0, wire.pipeline - 1):
-            table = embedding_parameters(self.config.model, self.padded_vocabulary) // self.links.tensor
+        shared = [s for stage in wire.stages_of(rank) for s in self.setup.stages[stage].tensors if s.copies > 1]
+        if wire.pipeline > 1:
+            table = sum(spec.held(self.links.tensor) for spec in shared)
             seconds += FP32_BYTES * table / self.links.into(wire.num_stages - 1).all_reduce_bytes_per_second
         return seconds
 
     def _update_seconds(self, rank: int) -> float:
         """Of the norm, the clipping and AdamW, on what the rank owns; its whole gradient is cleared, too."""
-        held, deepspeed = self._held(rank), self.config.engine.deepspeed
-        copied = 0 if self.config.training.precision == "fp32" else FP32_BYTES + element_bytes(self.config)
+        held, deepspeed = self._held(rank), self.setup.config.engine.deepspeed
+        copied = 0 if self.setup.config.training.precision == "fp32" else FP32_BYTES + self.setup.element_bytes
         own = held / self.links.data * (ADAM_BYTES + NORM_AND_CLIP_BYTES + copied)
-        offloaded = self.config.engine.kind == "deepspeed" and deepspeed.offload_optimizer
+        offloaded = self.setup.config.engine.kind == "deepspeed" and deepspeed.offload_optimizer
         rate = OFFLOAD_BYTES_PER_SECOND if offloaded else self.rates.optimizer_bytes_per_second
         return own / rate + held * WHOLE_GRADIENT_BYTES / self.rates.memory_bytes_per_second
 
@@ -77,11 +70,11 @@ class StepEnd:
             return 0.0
         near, far = self.links.between_data_ranks()
         rate = self.links.data_rate(near.all_gather_bytes_per_second, far.all_gather_bytes_per_second)
-        weights = element_bytes(self.config) * self._held(rank)
+        weights = self.setup.element_bytes * self._held(rank)
         return self._gathers * weights * self._ring / rate + near.collective_latency_seconds
 
     def _held(self, rank: int) -> int:
-        return sum(self.parameters[s].held(self.links.tensor) for s in self.links.wire.stages_of(rank))
+        return self.setup.held_by(rank)
 
     @property
     def _ring(self) -> float:
@@ -89,14 +82,14 @@ class StepEnd:
 
     @property
     def _zero_stage(self) -> int:
-        return self.config.engine.deepspeed.zero_stage if self.config.engine.kind == "deepspeed" else 1
+        return self.setup.config.engine.deepspeed.zero_stage if self.setup.config.engine.kind == "deepspeed" else 1
 
     @property
     def _reductions(self) -> int:
         """ZeRO-2 and ZeRO-3 reduce the gradients of every micro-batch."""
-        return self.micro_batches if self._zero_stage > 1 else 1
+        return self.setup.micro_batches if self._zero_stage > 1 else 1
 
     @property
     def _gathers(self) -> int:
         """ZeRO-3 gathers the weights for every forward and every backward."""
-        return 2 * self.micro_batches if self._zero_stage > 2 else 1
+        return 2 * self.setup.micro_batches if self._zero_stage > 2 else 1

@@ -14,16 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from attnres_train.config.run_config import RunConfig
-from attnres_train.parallel.schedule import Schedule
-from attnres_train.parallel.wire import WirePlan
+from attnres_train.plan.checkpoint import plan_checkpoint
 from attnres_train.plan.links import Links
-from attnres_train.plan.memory import StageParameters
-from attnres_train.plan.simulate import Costs, Played, play, play_long
+from attnres_train.plan.simulate import Played, TurnSeconds, play, play_long
 from attnres_train.plan.speeds import Machine, Rates
 from attnres_train.plan.step_end import EndSeconds, StepEnd
-from attnres_train.plan.units import wire_slice_bytes
 from attnres_train.plan.work import StageWork, Work, Worker
+from attnres_train.setup import Setup
 
 KINDS = (
     "layers",
@@ -79,27 +76,17 @@ class TimePlan:
 
 
 class Timing:
-    """The times of one configuration on `world` ranks of `machine`."""
+    """The times of one setup on `machine`."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        padded_vocabulary: int,
-        wire: WirePlan,
-        parameters: tuple[StageParameters, ...],
-        micro_batches: int,
-        world: int,
-        machine: Machine,
-    ):
-        self.config, self.padded, self.wire, self.parameters = config, padded_vocabulary, wire, parameters
-        self.micro_batches, self.world, self.machine = micro_batches, world, machine
-        self.parallel = config.parallel
-        self.rates: Rates = machine.rates(world)
-        self.links = Links(machine, wire, self.parallel.tensor, self.parallel.data(world))
+    def __init__(self, setup: Setup, machine: Machine):
+        self.setup, self.config, self.wire, self.machine = setup, setup.config, setup.wire, machine
+        self.parallel, self.micro_batches = setup.config.parallel, setup.micro_batches
+        self.rates: Rates = machine.rates(setup.world)
+        self.links = Links(machine, self.wire, self.parallel.tensor, setup.data)
 
     @cached_property
     def work(self) -> tuple[StageWork, ...]:
-        return Worker(self.config, self.padded, self.wire, self.parameters).stages()
+        return Worker(self.setup).stages()
 
     def evenly_seconds(self) -> float:
         """An estimate of the schedule without its stages: the work of the model shared out evenly, and the bubble of
@@ -128,7 +115,7 @@ class Timing:
     @cached_property
     def _even_visit(self) -> float:
         """Of a micro-batch on each rank, were the work of the model shared out evenly."""
-        work = Worker(self.config, self.padded, self.wire, self.parameters).least()
+        work = Worker(self.setup).least()
         return sum(self._seconds(work).values()) / self.parallel.pipeline
 
     @cached_property
@@ -136,19 +123,14 @@ class Timing:
         """Of each stage: seconds of its forward and of its backward, by kind."""
         return tuple((self._seconds(w.forward), self._backward(w)) for w in self.work)
 
-    @cached_property
-    def schedule(self) -> Schedule:
-        group = self.parallel.micro_batch_group or self.parallel.pipeline
-        return Schedule(self.parallel.pipeline, self.parallel.virtual, self.micro_batches, group)
-
     def played(self, whole: bool = False) -> Played:
         """The schedule; `whole` plays every micro-batch, for a picture."""
-        return (play if whole else play_long)(self.schedule, self.wire, self.costs)
+        return (play if whole else play_long)(self.setup.schedule, self.wire, self.costs)
 
     @cached_property
-    def costs(self) -> Costs:
+    def costs(self) -> TurnSeconds:
         stages = range(self.wire.num_stages)
-        size = wire_slice_bytes(self.config)
+        size = self.setup.slice_bytes
         links = [self.links.into(stage) for stage in stages]
         eager = not self.machine.asynchronous if self.parallel.eager is None else self.parallel.eager
 
@@ -156,7 +138,7 @@ class Timing:
             return slices * size / links[stage].send_bytes_per_second
 
         hops = [None, *self.wire.hops()]
-        return Costs(
+        return TurnSeconds(
             forward=tuple(sum(forward.values()) for forward, _ in self.visits),
             backward=tuple(sum(backward.values()) for _, backward in self.visits),
             forward_hops=tuple(seconds(hop.slices, hop.to_stage) if hop else 0.0 for hop in hops),
@@ -166,8 +148,8 @@ class Timing:
             ahead=eager or (self.parallel.overlap and self.parallel.virtual > 1),
         )
 
-    def plan(self, flops_per_step: float, checkpoint_bytes: int) -> TimePlan:
-        """Everything, for a run that saves `checkpoint_bytes`."""
+    def plan(self) -> TimePlan:
+        """Everything."""
         played = self.played()
         step, end = self._with_end(played.finish), self.end
         busiest = max(
@@ -177,9 +159,8 @@ class Timing:
         kinds["data_parallel"] = end[busiest].reduce + end[busiest].gather
         kinds["optimizer"] = end[busiest].update
         kinds["waiting"] = step - sum(kinds.values())
-        training = self.config.training
-        tokens = training.global_batch_size * training.sequence_length
-        nodes = -(-self.world // self.machine.devices_per_node)
+        training, world = self.config.training, self.setup.world
+        nodes = -(-world // self.machine.devices_per_node)
         return TimePlan(
             device=self.machine.name,
             measured=self.machine.measured,
@@ -190,17 +171,17 @@ class Timing:
             busiest_rank=busiest,
             kinds={kind: kinds[kind] for kind in KINDS},
             stages=tuple(StageSeconds(f, b) for f, b in zip(self.costs.forward, self.costs.backward, strict=True)),
-            tokens_per_second=tokens / step,
-            model_flops_utilisation=flops_per_step / (step * self.world * self.machine.peak_flops_per_second),
+            tokens_per_second=self.setup.step_tokens / step,
+            model_flops_utilisation=self.setup.step_flops / (step * world * self.machine.peak_flops_per_second),
             run_hours=training.steps * step / 3600,
-            device_hours=training.steps * step * self.world / 3600,
-            checkpoint_seconds=checkpoint_bytes / (nodes * self.machine.disk_bytes_per_second),
+            device_hours=training.steps * step * world / 3600,
+            checkpoint_seconds=plan_checkpoint(self.setup).total_bytes / (nodes * self.machine.disk_bytes_per_second),
         )
 
     @cached_property
     def end(self) -> tuple[EndSeconds, ...]:
         """Of each pipeline rank, after its last turn."""
-        end = StepEnd(self.config, self.padded, self.parameters, self.micro_batches, self.links, self.rates)
+        end = StepEnd(self.setup, self.links, self.rates)
         return tuple(end.seconds(rank) for rank in range(self.wire.pipeline))
 
     def _with_end(self, finish: Sequence[float]) -> float:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel.wire import Hop, WirePlan
-from attnres_train.plan.memory import schedule_of
-from attnres_train.plan.units import wire_slice_bytes
+from attnres_train.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -69,18 +67,19 @@ class Traffic:
         }
 
 
-def plan_traffic(config: RunConfig, wire: WirePlan, micro_batches: int, data: int) -> Traffic:
-    """The traffic of `wire` in a step of `micro_batches` on each of `data` replicas."""
-    size = wire_slice_bytes(config)
-    ranks = tuple(_rank(config, wire, rank, size, micro_batches) for rank in range(wire.pipeline))
-    copies = size * micro_batches * data * config.parallel.tensor
-    return Traffic(wire, size, ranks, wire.slices_total * copies, wire.slices_back_total * copies)
+def plan_traffic(setup: Setup) -> Traffic:
+    """The traffic of a step."""
+    wire = setup.wire
+    copies = setup.slice_bytes * setup.micro_batches * setup.data * setup.config.parallel.tensor
+    ranks = tuple(_rank(setup, rank) for rank in range(wire.pipeline))
+    return Traffic(wire, setup.slice_bytes, ranks, wire.slices_total * copies, wire.slices_back_total * copies)
 
 
-def _rank(config: RunConfig, wire: WirePlan, rank: int, size: int, micro_batches: int) -> RankTraffic:
+def _rank(setup: Setup, rank: int) -> RankTraffic:
+    wire, size = setup.wire, setup.slice_bytes
     forward = sum(hop.slices for hop in wire.hops() if wire.rank_of(hop.from_stage) == rank)
     back = sum(hop.slices_back for hop in wire.hops() if wire.rank_of(hop.to_stage) == rank)
     kept = [wire.kept_slices(stage) for stage in wire.stages_of(rank)] if wire.num_stages > 1 else [0]
-    standing = schedule_of(config, micro_batches).at_peak(rank, kept)
+    standing = setup.schedule_to_peak.at_peak(rank, kept)
     slices = sum(count * each for count, each in zip(standing.in_flight, kept, strict=True))
     return RankTraffic(rank, forward * size, back * size, slices, slices * size)

@@ -20,28 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.model.size import layer_parameters
-from attnres_train.parallel.wire import WirePlan
-from attnres_train.plan.memory import StageParameters, spans_of
-from attnres_train.plan.units import element_bytes
+from attnres_train.depth.modes.choose import mode_of
+from attnres_train.model.cost import Cost
+from attnres_train.plan.memory import spans_of
+from attnres_train.setup import FP32_BYTES, Setup
 
 ATTENTION_BACKWARD = 2.5
 """Backward of flash attention over its forward: five products against two."""
 PLAIN_TORCH_PASSES = 3
 """Passes over memory that plain torch makes where a kernel makes one, for residual modes that have no kernel."""
-# Elements that torch's unfused operations read and write, a token; megatron-core 0.16.1 without TransformerEngine.
-ROTARY_PASSES = 9
-"""Over q and k: rotate half (copy, negate), two products, one sum."""
-HEAD_NORM_PASSES = 4
-"""Over q and k, with `qk_norm`."""
-SWIGLU_PASSES = 5
-"""Over F: silu reads and writes, the product reads two and writes one."""
-COPY_PASSES = 2
-"""Over D: the attention kernel's output into rows."""
-ADD_PASSES = 3
-"""Over D, each sublayer: its output joins the running sum."""
 ELEMENTS_BACKWARD = 2.0
 """Elementwise bytes of backward over forward: every product has two gradients."""
 # Bytes a logit; fp32 softmax in torch (t = 1) and in megatron-core's vocabulary-parallel cross-entropy.
@@ -51,9 +39,6 @@ PARALLEL_SOFTMAX_FORWARD_BYTES = 36
 PARALLEL_SOFTMAX_BACKWARD_BYTES = 20
 CAST_BYTES = 6
 """A bf16 logit to fp32, or back."""
-LAYER_OPERATIONS = 70
-"""Operations of torch in the forward of a layer, an estimate: they weigh only where layers are small."""
-HEAD_OPERATIONS = 15
 OPERATIONS_BACKWARD = 2.0
 """Operations of backward over forward, gradient sums included."""
 
@@ -103,20 +88,14 @@ def source_counts(layout: DepthLayout) -> tuple[int, ...]:
 
 
 class Worker:
-    """Work of every stage of `wire`, for a checked configuration.
+    """Work of every stage of a setup."""
 
-    Layers are alike but for what they read, so that the work of one is counted once.
-    """
-
-    def __init__(
-        self, config: RunConfig, padded_vocabulary: int, wire: WirePlan, parameters: tuple[StageParameters, ...]
-    ):
-        self.config, self.wire, self.padded, self.parameters = config, wire, padded_vocabulary, parameters
-        self.tensor = config.parallel.tensor
-        self.shards = self.tensor if config.parallel.sequence else 1
-        self.tokens = config.training.sequence_length * config.training.micro_batch_size
-        self.element = element_bytes(config)
-        self.slice_bytes = self.tokens * config.model.hidden_size * self.element
+    def __init__(self, setup: Setup):
+        self.setup, self.wire, self.costs = setup, setup.wire, setup.description.costs
+        self.tensor, self.shards = setup.config.parallel.tensor, setup.shards
+        self.tokens, self.element = setup.micro_batch_tokens, setup.element_bytes
+        self.whole_slice_bytes = self.tokens * setup.config.model.hidden_size * self.element
+        """Of the tokens of all shards."""
 
     def stages(self) -> tuple[StageWork, ...]:
         """Of every global stage."""
@@ -124,11 +103,11 @@ class Worker:
 
     def least(self) -> Work:
         """Of one micro-batch through the whole model, forward and backward: what any split has to share out."""
-        layers = self.config.model.num_layers
+        layers = self.costs.of_layers(range(self.setup.config.model.num_layers))
         sources = source_counts(self.wire.layout)
-        work = (self._layer + self._layer_backward) * layers + self._reads(sources) + self._reads_backward(sources)
-        if self.config.training.recompute in ("layer", "block"):
-            work = work + self._layer * layers
+        work = self._forward(layers) + self._backward(layers) + self._reads(sources) + self._reads_backward(sources)
+        if self.setup.config.training.recompute in ("layer", "block"):
+            work = work + self._forward(layers)
         return work + self._head + self._head_backward
 
     def tensor_bytes(self) -> float:
@@ -139,101 +118,101 @@ class Worker:
         return max(sum(bytes_[stage] for stage in self.wire.stages_of(rank)) for rank in range(self.wire.pipeline))
 
     def _stage(self, stage: int) -> StageWork:
-        layers, last = self.wire.layers_per_stage[stage], stage == self.wire.num_stages - 1
-        readers = self.wire.readers(stage)
+        layers, readers = self.costs.of_layers(self.setup.layers_of(stage)), self.wire.readers(stage)
         sources = source_counts(self.wire.layout)[readers.start : readers.stop]
-        inside, head = sources[: 2 * layers], sources[2 * layers :]
-        forward = self._layer * layers + self._reads(inside)
-        backward = self._layer_backward * layers + self._reads_backward(inside)
+        inside = sources[: 2 * self.wire.layers_per_stage[stage]]
+        forward = self._forward(layers) + self._reads(inside)
+        backward = self._backward(layers) + self._reads_backward(inside)
         again = self._again(stage, forward, inside)
-        if last:
+        if self.setup.is_last(stage):
+            head = sources[len(inside) :]
             forward = forward + self._reads(head) + self._head
             backward = backward + self._reads_backward(head) + self._head_backward
         if stage == 0:
             forward = forward + self._embedding
-        held = self.parameters[stage].held(self.tensor)
-        tables = self.padded * self.config.model.hidden_size // self.tensor if stage == 0 else 0
+        held = self.setup.stages[stage].held(self.tensor)
+        tables = self.setup.padded_vocabulary * self.setup.config.model.hidden_size // self.tensor if stage == 0 else 0
         # The gradient is read, its sum read and written; that of the embedding is first filled with zeros.
-        gradients = Work(gradient_bytes=held * (self.element + 8) + tables * self.element)
+        gradients = Work(gradient_bytes=held * (self.element + 2 * FP32_BYTES) + tables * self.element)
         return StageWork(forward, backward + gradients, again)
 
     def _again(self, stage: int, layers: Work, sources: Sequence[int]) -> Work:
-        if self.config.training.recompute == "depth":
+        if self.setup.config.training.recompute == "depth":
             return self._reads(sources)
-        return layers if spans_of(self.config, self.wire, stage) else Work()
+        return layers if spans_of(self.setup, stage) else Work()
 
-    @cached_property
-    def _layer(self) -> Work:
-        model, n, t, e = self.config.model, self.tokens, self.tensor, self.element
-        width, heads = model.hidden_size, model.hidden_size + model.query_groups * model.head_size
-        divided = ROTARY_PASSES * heads + COPY_PASSES * width + SWIGLU_PASSES * model.ffn_hidden_size
-        divided += HEAD_NORM_PASSES * heads if model.qk_norm else 0
-        whole = 2 * ADD_PASSES * width
+    def _forward(self, cost: Cost) -> Work:
         compute = Work(
-            layer_flops=2 * layer_parameters(model).matrices * n / t,
-            attention_flops=2 * width * self.config.training.sequence_length * n / t,
-            element_bytes=n * e * (divided / t + whole / self.shards),
-            operations=LAYER_OPERATIONS,
+            layer_flops=2 * cost.matrices * self.tokens / self.tensor,
+            attention_flops=cost.attended * self.setup.config.training.sequence_length * self.tokens / self.tensor,
+            element_bytes=self.tokens
+            * self.element
+            * (cost.passes.divided / self.tensor + cost.passes.whole / self.shards),
+            operations=cost.operations,
         )
-        return compute + self._collectives(gathers=2, scatters=2)
+        return compute + self._collectives(cost.gathers, cost.scatters)
 
-    @cached_property
-    def _layer_backward(self) -> Work:
-        forward = self._layer
+    def _backward(self, cost: Cost) -> Work:
+        forward = self._forward(cost)
         compute = Work(
             layer_flops=2 * forward.layer_flops,
             attention_flops=ATTENTION_BACKWARD * forward.attention_flops,
             element_bytes=ELEMENTS_BACKWARD * forward.element_bytes,
-            operations=OPERATIONS_BACKWARD * LAYER_OPERATIONS,
+            operations=OPERATIONS_BACKWARD * forward.operations,
         )
-        # With sequence shards megatron-core gathers the input of both column-parallel products once more.
-        return compute + self._collectives(gathers=2 + 2 * (self.shards > 1), scatters=2)
+        return compute + self._collectives_backward(cost)
+
+    def _collectives_backward(self, cost: Cost) -> Work:
+        """With sequence shards megatron-core gathers the input of column-parallel products once more."""
+        return self._collectives(cost.scatters + cost.gathers * (self.shards > 1), cost.gathers)
 
     def _collectives(self, gathers: int, scatters: int) -> Work:
         """Of the tensor ranks: `gathers` and `scatters` with sequence shards, else an all-reduce for each scatter."""
         if self.tensor == 1:
             return Work()
         if self.shards == 1:
-            return Work(all_reduce_bytes=scatters * self.slice_bytes, collectives=scatters)
+            return Work(all_reduce_bytes=scatters * self.whole_slice_bytes, collectives=scatters)
         return Work(
-            all_gather_bytes=gathers * self.slice_bytes,
-            reduce_scatter_bytes=scatters * self.slice_bytes,
+            all_gather_bytes=gathers * self.whole_slice_bytes,
+            reduce_scatter_bytes=scatters * self.whole_slice_bytes,
             collectives=gathers + scatters,
         )
 
     def _reads(self, sources: Sequence[int]) -> Work:
         slices = sum(count + 1 for count in sources)
-        return Work(depth_bytes=self._passes * slices * self.slice_bytes / self.shards)
+        return Work(depth_bytes=self._passes * slices * self.whole_slice_bytes / self.shards)
 
     def _reads_backward(self, sources: Sequence[int]) -> Work:
         slices = sum(3 * count + 2 for count in sources)
-        return Work(depth_bytes=self._passes * slices * self.slice_bytes / self.shards)
+        return Work(depth_bytes=self._passes * slices * self.whole_slice_bytes / self.shards)
 
-    @property
+    @cached_property
     def _passes(self) -> int:
-        residual = self.config.residual
-        has_kernel = residual.mode in ("standard", "full", "block") and not residual.changes_attention
-        return 1 if has_kernel else PLAIN_TORCH_PASSES
+        config = self.setup.config
+        return 1 if mode_of(config.residual, config.model.norm_eps).has_kernel else PLAIN_TORCH_PASSES
 
     @cached_property
     def _embedding(self) -> Work:
-        return Work(element_bytes=2 * self.slice_bytes, operations=4) + self._collectives(gathers=0, scatters=1)
+        """Every tensor rank looks all tokens up, whoever keeps them."""
+        cost = self.costs.embedding
+        bytes_ = self.tokens * self.element * cost.passes.whole
+        return Work(element_bytes=bytes_, operations=cost.operations) + self._collectives(cost.gathers, cost.scatters)
 
     @cached_property
     def _head(self) -> Work:
         bytes_each = SOFTMAX_FORWARD_BYTES if self.tensor == 1 else PARALLEL_SOFTMAX_FORWARD_BYTES
-        return self._logits(1, bytes_each) + self._collectives(gathers=1, scatters=0)
+        return self._logits(1, bytes_each) + self._collectives(self.costs.head.gathers, self.costs.head.scatters)
 
     @cached_property
     def _head_backward(self) -> Work:
         bytes_each = SOFTMAX_BACKWARD_BYTES if self.tensor == 1 else PARALLEL_SOFTMAX_BACKWARD_BYTES
-        return self._logits(2, bytes_each) + self._collectives(gathers=1 * (self.shards > 1), scatters=1)
+        return self._logits(2, bytes_each) + self._collectives_backward(self.costs.head)
 
     def _logits(self, products: int, bytes_each: int) -> Work:
-        logits = self.tokens * self.padded / self.tensor
-        cast = CAST_BYTES if self.element == 2 else 0
+        cost, logits = self.costs.head, self.tokens * self.setup.padded_vocabulary / self.tensor
+        cast = CAST_BYTES if self.element < FP32_BYTES else 0
         return Work(
-            head_flops=products * 2 * logits * self.config.model.hidden_size,
+            head_flops=products * 2 * cost.matrices * self.tokens / self.tensor,
             head_bytes=logits * (bytes_each + cast),
-            operations=products * HEAD_OPERATIONS,
+            operations=products * cost.operations,
         )
