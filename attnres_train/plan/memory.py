@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.model.size import embedding_parameters, layer_parameters
+from attnres_train.model.describe import describe
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.buffers import momentary_bytes, pool_bytes
 from attnres_train.plan.state import StateBytes, state_bytes
-from attnres_train.plan.tensors import reader_tensors
 from attnres_train.plan.units import element_bytes, wire_slice_bytes
 
 _FP32_BYTES = 4
@@ -86,19 +85,18 @@ class _Visit:
 
 def stage_parameters(config: RunConfig, padded_vocabulary: int, wire: WirePlan) -> tuple[StageParameters, ...]:
     """Of every global stage: its layers, on the first the embedding, on the last the head."""
-    model = config.model
-    layer = layer_parameters(model)
-    table = embedding_parameters(model, padded_vocabulary)
+    said = describe(config.model, config.residual, padded_vocabulary, padded_vocabulary)
     stages = []
-    for stage, layers in enumerate(wire.layers_per_stage):
-        first, last = stage == 0, stage == wire.num_stages - 1
-        tables = first + (last and not model.tie_embeddings)
+    for stage in range(wire.num_stages):
+        first = wire.first_sublayer(stage) // 2
+        layers = range(first, first + wire.layers_per_stage[stage])
+        tensors = said.stage(layers, stage == 0, stage == wire.num_stages - 1)
         stages.append(
             StageParameters(
-                divided=layers * layer.matrices + tables * table,
-                replicated=layers * layer.norms + last * model.hidden_size,
-                depth=sum(sum(reader_tensors(config, wire.layout, reader)) for reader in wire.readers(stage)),
-                tied_copy=table if last and not first and model.tie_embeddings else 0,
+                divided=sum(t.size for t in tensors if t.divided and t.owned),
+                replicated=sum(t.size for t in tensors if not t.divided and not t.fp32),
+                depth=sum(t.size for t in tensors if t.fp32),
+                tied_copy=sum(t.size for t in tensors if not t.owned),
             )
         )
     return tuple(stages)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.model.size import embedding_parameters
 from attnres_train.plan.links import Links
 from attnres_train.plan.memory import StageParameters
 from attnres_train.plan.speeds import Rates
@@ -58,7 +57,7 @@ class StepEnd:
             seconds += self._reductions * FP32_BYTES * self._held(rank) * self._ring / rate
             seconds += near.collective_latency_seconds
         if self.config.model.tie_embeddings and wire.pipeline > 1 and rank in (0, wire.pipeline - 1):
-            table = embedding_parameters(self.config.model, self.padded_vocabulary) // self.links.tensor
+            table = self.padded_vocabulary * self.config.model.hidden_size // self.links.tensor
             seconds += FP32_BYTES * table / self.links.into(wire.num_stages - 1).all_reduce_bytes_per_second
         return seconds
 

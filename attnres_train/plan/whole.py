@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.model.size import total_parameters, training_flops_per_token
+from attnres_train.model.describe import describe
+from attnres_train.model.size import training_flops_per_token
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.split import rank_and_chunk
 from attnres_train.parallel.wire import WirePlan
@@ -122,7 +123,7 @@ def plan(
     return Plan(
         grid=Grid(world, parallel.tensor, parallel.pipeline, parallel.virtual, data, parallel.sequence),
         layout=wire.layout,
-        parameters_total=total_parameters(model, config.residual, padded),
+        parameters_total=describe(model, config.residual, entries, padded).parameters,
         parameters_per_rank=_per_rank(parameters, wire, parallel.tensor),
         vocabulary=entries,
         padded_vocabulary=padded,

@@ -22,7 +22,8 @@ from functools import cached_property, lru_cache
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.model.size import layer_parameters
+from attnres_train.depth.modes.choose import mode_of
+from attnres_train.model.size import costs_of
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.memory import StageParameters, spans_of
 from attnres_train.plan.units import element_bytes
@@ -170,7 +171,7 @@ class Worker:
         divided += HEAD_NORM_PASSES * heads if model.qk_norm else 0
         whole = 2 * ADD_PASSES * width
         compute = Work(
-            layer_flops=2 * layer_parameters(model).matrices * n / t,
+            layer_flops=2 * costs_of(model, self.padded).all_layers.matrices // model.num_layers * n / t,
             attention_flops=2 * width * self.config.training.sequence_length * n / t,
             element_bytes=n * e * (divided / t + whole / self.shards),
             operations=LAYER_OPERATIONS,
@@ -211,9 +212,8 @@ class Worker:
 
     @property
     def _passes(self) -> int:
-        residual = self.config.residual
-        has_kernel = residual.mode in ("standard", "full", "block") and not residual.changes_attention
-        return 1 if has_kernel else PLAIN_TORCH_PASSES
+        mode = mode_of(self.config.residual, self.config.model.norm_eps)
+        return 1 if mode.has_kernel else PLAIN_TORCH_PASSES
 
     @cached_property
     def _embedding(self) -> Work:
