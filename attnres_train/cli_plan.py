@@ -52,7 +52,7 @@ def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[
     if options.draw is not None:
         from attnres_train.plan.draw import draw_schedule  # imports matplotlib
 
-        draw_schedule(loaded.config, planned, options.draw)
+        draw_schedule(planned, options.draw)
     notes = [f"  note: {note}" for note in (*loaded.notes, *_drawn(options.draw))]
     text = "\n".join([plan_text(planned, str(options.config)), *([""] if notes else []), *notes])
     return as_json(planned) | {"notes": list(loaded.notes)}, text
@@ -76,8 +76,7 @@ def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, A
     if options.draw is not None and advice.choices:
         from attnres_train.plan.draw import draw_schedule  # imports matplotlib
 
-        fastest = advice.choices[0].layout.applied_to(config)
-        draw_schedule(fastest, plan(fastest, options.world, machine=machine), options.draw)
+        draw_schedule(advice.choices[0].plan, options.draw)
     drawn = _drawn(options.draw if advice.choices else None)
     return advice_json(advice), "\n".join([advice_text(advice, str(options.config)), *drawn])
 

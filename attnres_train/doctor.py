@@ -114,11 +114,11 @@ def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = 
 def needs(loaded: Loaded, world: int) -> dict[str, float]:
     """MiB that the busiest link of a rank carries each step, by the plan."""
     planned = plan(loaded.config, world)
-    grid = planned.grid
+    setup = planned.setup
     per_rank = max(planned.parameters_per_rank)
-    sends = max((r.forward_bytes + r.backward_bytes for r in planned.wire.ranks), default=0) * planned.micro_batches
+    sends = max((r.forward_bytes + r.backward_bytes for r in planned.wire.ranks), default=0) * setup.micro_batches
     return {
-        "gradients_mib": per_rank * _FP32_BYTES / MIB if grid.data > 1 else 0.0,
+        "gradients_mib": per_rank * _FP32_BYTES / MIB if setup.data > 1 else 0.0,
         "tensor_mib": planned.tensor_bytes / MIB,
         "pipeline_mib": sends / MIB,
     }

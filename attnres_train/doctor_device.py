@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
-from attnres_train.config.run_config import RunConfig
-from attnres_train.plan import plan
+from attnres_train.model.size import costs_of
 from attnres_train.plan.device_file import DeviceFile
 from attnres_train.plan.page import counted
-from attnres_train.plan.speeds import Link, Rates
-from attnres_train.plan.units import GIB, wire_slice_bytes
-from attnres_train.plan.whole import Plan
+from attnres_train.plan.speeds import GIB, Link, Rates
+from attnres_train.plan.work import source_counts
+from attnres_train.setup import FP32_BYTES, Setup
 
 _DISK_BYTES = 64 << 20
 _MOST_LOGIT_BYTES = 1 << 30
@@ -41,6 +40,8 @@ class Shapes:
     vocabulary: int
     tensor: int
     shards: int
+    passes: float
+    """Elements a token that a rank's operations without a product read and write in the forward of a layer."""
     sources: int
     """That a reader reads, on average."""
     hop_bytes: int
@@ -48,15 +49,17 @@ class Shapes:
     square: int
 
 
-def shapes_of(config: RunConfig, planned: Plan, gpu: bool) -> Shapes:
-    """The shapes of one micro-batch of `config`. Tokens are fewer where the logits would not fit."""
-    model, training, parallel, wire = config.model, config.training, config.parallel, planned.wire.plan
-    tokens = training.sequence_length * training.micro_batch_size
-    while tokens > training.sequence_length and tokens * planned.padded_vocabulary * 4 > _MOST_LOGIT_BYTES:
+def shapes_of(setup: Setup, gpu: bool) -> Shapes:
+    """The shapes of one micro-batch. Tokens are fewer where the logits would not fit."""
+    model, training, parallel = setup.config.model, setup.config.training, setup.config.parallel
+    tokens = setup.micro_batch_tokens
+    while tokens > training.sequence_length and tokens * setup.padded_vocabulary * 4 > _MOST_LOGIT_BYTES:
         tokens -= training.sequence_length
-    reads = [max(1, wire.layout.reads(reader).count) for reader in range(model.num_sublayers + 1)]
-    size = wire_slice_bytes(config)
-    gradients = 4 * max(planned.parameters_per_rank)
+    reads = source_counts(setup.layout)
+    size = setup.slice_bytes
+    gradients = FP32_BYTES * max(setup.held_by(rank) for rank in range(parallel.pipeline))
+    # Of a layer without the norms of q and k, as `doctor_rates` computes them.
+    passes = costs_of(replace(model, qk_norm=False), 0).of_layers(range(1)).passes
     return Shapes(
         precision=training.precision,
         tokens=tokens,
@@ -66,9 +69,10 @@ def shapes_of(config: RunConfig, planned: Plan, gpu: bool) -> Shapes:
         heads=model.num_attention_heads,
         groups=model.query_groups,
         ffn=model.ffn_hidden_size,
-        vocabulary=planned.padded_vocabulary,
+        vocabulary=setup.padded_vocabulary,
         tensor=parallel.tensor,
-        shards=parallel.tensor if parallel.sequence else 1,
+        shards=setup.shards,
+        passes=passes.divided / parallel.tensor + passes.whole,
         sources=round(sum(reads) / len(reads)),
         hop_bytes=size,
         collective_bytes=min(_MOST_COLLECTIVE_BYTES, size * parallel.tensor if parallel.tensor > 1 else gradients),
@@ -84,7 +88,7 @@ def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, An
     from attnres_train.doctor import run_processes  # which imports this
 
     gpu = devices["gpus"] > 0
-    shapes = shapes_of(loaded.config, plan(loaded.config, world), gpu)
+    shapes = shapes_of(Setup.of(loaded.config, world), gpu)
     found = run_processes("attnres_train.doctor_rates", ranks, asdict(shapes))
     link = Link(**found["link"]) if found["link"] else _no_link()
     memory = devices["memory_gib"] if gpu else devices["memory_gib"] / ranks

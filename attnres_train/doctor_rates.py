@@ -25,16 +25,12 @@ from attnres_train.depth.source import Source
 from attnres_train.doctor_device import Shapes
 from attnres_train.plan.step_end import ADAM_BYTES
 from attnres_train.plan.work import (
-    ADD_PASSES,
     ATTENTION_BACKWARD,
     CAST_BYTES,
-    COPY_PASSES,
     ELEMENTS_BACKWARD,
     OPERATIONS_BACKWARD,
-    ROTARY_PASSES,
     SOFTMAX_BACKWARD_BYTES,
     SOFTMAX_FORWARD_BYTES,
-    SWIGLU_PASSES,
 )
 
 LEAST_TIMES, LEAST_SECONDS = 5, 0.4
@@ -93,7 +89,6 @@ def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, C
     head = (random(n, width), random(vocabulary, width), random(n, vocabulary))
     size = dtype.itemsize
     attention_flops = 2 * width / t * shapes.sequence * n * (1 + ATTENTION_BACKWARD)
-    element_bytes = (ROTARY_PASSES * heads + COPY_PASSES * width) / t + SWIGLU_PASSES * ffn + 2 * ADD_PASSES * width
     slices = 4 * shapes.sources + 3
     softmax_bytes = SOFTMAX_FORWARD_BYTES + SOFTMAX_BACKWARD_BYTES + (2 * CAST_BYTES if size == 2 else 0)
     square = random(shapes.square, shapes.square)
@@ -103,7 +98,7 @@ def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, C
         "head_flops_per_second": (6 * n * vocabulary * width, partial(_products, [head])),
         "softmax_bytes_per_second": (n * vocabulary * softmax_bytes, _softmax(random(n, vocabulary))),
         "memory_bytes_per_second": (
-            n * size * element_bytes * (1 + ELEMENTS_BACKWARD),
+            n * size * shapes.passes * (1 + ELEMENTS_BACKWARD),
             _elements(random, n, heads // t, width, ffn),
         ),
         "depth_bytes_per_second": (slices * n * width * size / shapes.shards, _depth(shapes, random)),

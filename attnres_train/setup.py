@@ -16,7 +16,7 @@ from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.config import ModelConfig
 from attnres_train.model.describe import Description, describe
-from attnres_train.model.size import training_flops_per_token
+from attnres_train.model.size import Costs, costs_of, training_flops_per_token
 from attnres_train.model.tensors import TensorSpec
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.schedule import Schedule
@@ -91,9 +91,14 @@ class Setup:
 
     @cached_property
     def description(self) -> Description:
-        """Every tensor of the model, and what its parts cost."""
+        """Every tensor of the model."""
         config = self.config
         return describe(config.model, config.residual, self.vocabulary, self.padded_vocabulary)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What the parts of the model ask of a machine."""
+        return costs_of(self.config.model, self.padded_vocabulary)
 
     @cached_property
     def stages(self) -> tuple[StageTensors, ...]:
@@ -118,6 +123,13 @@ class Setup:
     def data(self) -> int:
         """Data-parallel replicas."""
         return self.config.parallel.data(self.world)
+
+    @property
+    def degrees(self) -> dict[str, int | bool]:
+        """Of the process grid, by name; `world` is their product without `virtual`, `sequence` a yes or no."""
+        parallel = self.config.parallel
+        named = {name: getattr(parallel, name) for name in ("tensor", "pipeline", "virtual")}
+        return {"world": self.world, **named, "data": self.data, "sequence": parallel.sequence}
 
     @cached_property
     def micro_batches(self) -> int:
@@ -160,12 +172,15 @@ class Setup:
         return self.config.training.global_batch_size * self.config.training.sequence_length
 
     @property
-    def step_flops(self) -> float:
-        """Model FLOPs of a step, attention over whole windows."""
-        training = self.config.training
-        return self.step_tokens * training_flops_per_token(
-            self.config.model, self.padded_vocabulary, training.sequence_length
-        )
+    def flops_per_token(self) -> int:
+        """Model FLOPs of forward and backward, attention over whole windows."""
+        config = self.config
+        return training_flops_per_token(config.model, self.padded_vocabulary, config.training.sequence_length)
+
+    @property
+    def step_flops(self) -> int:
+        """Model FLOPs of a step."""
+        return self.step_tokens * self.flops_per_token
 
     @property
     def slice_shape(self) -> tuple[int, int, int]:

@@ -11,11 +11,10 @@ from attnres_train.ablate.grid import Grid, PlannedRun
 from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance
 from attnres_train.config.keys import all_keys
 from attnres_train.config.load import load, load_checked
-from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.errors import Problem, Refused
-from attnres_train.model.size import training_flops_per_token
+from attnres_train.setup import Setup
 
 Stand = Literal["done", "begun", "not begun"]
 _MOST_NAMES = 3
@@ -104,10 +103,7 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def _model_flops(config: RunConfig) -> float:
-    training = config.training
-    padded = config.model.padded_vocabulary(vocabulary_size(config), config.parallel.tensor)
-    a_token = training_flops_per_token(config.model, padded, training.sequence_length)
-    return a_token * training.global_batch_size * training.sequence_length * training.steps
+    return Setup.of(config).step_flops * config.training.steps
 
 
 def _of(names: Sequence[str], grid: Grid) -> str:

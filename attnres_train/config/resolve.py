@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.depth.layout import DepthLayout
 from attnres_train.errors import refuse
-from attnres_train.parallel.split import balanced_split, head_cost_in_layers
-from attnres_train.parallel.wire import WirePlan
 
 
 def vocabulary_size(config: RunConfig) -> int:
@@ -29,37 +26,6 @@ def vocabulary_size(config: RunConfig) -> int:
         )
     absolute = Path(tokenizer.model).absolute()
     raise refuse("tokenizer.model", f"there is no file {absolute}", "correct the path, or set tokenizer.vocab_size")
-
-
-def resolved_split(config: RunConfig, vocabulary: int) -> tuple[int, ...]:
-    """Layers of every stage: as stated, else as `parallel.balance` says, for a vocabulary of this size."""
-    parallel, model = config.parallel, config.model
-    if parallel.layers_per_stage is not None:
-        return parallel.layers_per_stage
-    if parallel.balance == "layers":
-        return balanced_split(model.num_layers, parallel.num_stages)
-    padded = model.padded_vocabulary(vocabulary, parallel.tensor)
-    head_cost = head_cost_in_layers(model, padded, config.training.sequence_length)
-    return balanced_split(model.num_layers, parallel.num_stages, head_cost)
-
-
-def wire_plan(config: RunConfig, layers_per_stage: tuple[int, ...]) -> WirePlan:
-    """What crosses the stages of this split."""
-    parallel = config.parallel
-    return WirePlan(
-        DepthLayout.of(config.residual, config.model.num_layers),
-        layers_per_stage,
-        parallel.pipeline,
-        parallel.virtual,
-        cache=parallel.caches_history,
-        exact_gradients=parallel.caches_history and parallel.exact_gradients,
-    )
-
-
-def num_micro_batches(config: RunConfig, world_size: int) -> int:
-    """Micro-batches that every rank of `world_size` runs a step."""
-    data = config.parallel.data(world_size)
-    return config.training.global_batch_size // (config.training.micro_batch_size * data)
 
 
 def run_folder(config: RunConfig, config_path: str | Path) -> Path:

@@ -10,34 +10,9 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.modes.choose import mode_of
 from attnres_train.model.branches.choose import branches_of
 from attnres_train.model.config import ModelConfig
-from attnres_train.model.cost import Cost, Elements
 from attnres_train.model.sharding import Sharding
+from attnres_train.model.size import Costs, costs_of
 from attnres_train.model.tensors import TensorSpec
-
-_HEAD_OPERATIONS = 15
-_EMBEDDING_OPERATIONS = 4
-_EMBEDDING_PASSES = 2
-"""Over the width: rows read, and written."""
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Of the parts of a model, each without its reader of the depth."""
-
-    embedding: Cost
-    layers: tuple[tuple[Cost, Cost], ...]
-    """Of both sublayers of every transformer layer."""
-    head: Cost
-
-    def of_layers(self, layers: range) -> Cost:
-        """The sum over transformer layers; kept, since plans ask for the same ones again and again."""
-        if layers not in self._sums:
-            self._sums[layers] = sum((cost for layer in layers for cost in self.layers[layer]), Cost())
-        return self._sums[layers]
-
-    @cached_property
-    def _sums(self) -> dict[range, Cost]:
-        return {}
 
 
 @dataclass(frozen=True)
@@ -56,6 +31,11 @@ class Description:
     def all(self) -> tuple[TensorSpec, ...]:
         """Every tensor of the model, once."""
         return self.stage(range(len(self.layers)), first=True, last=True)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Of the whole model, padded rows included."""
+        return sum(spec.size for spec in self.all)
 
     def stage(self, layers: range, first: bool, last: bool) -> tuple[TensorSpec, ...]:
         """What one pipeline stage holds, in the order of its parameters; a tied embedding lies on both ends."""
@@ -80,7 +60,7 @@ def describe(model: ModelConfig, residual: ResidualConfig, vocabulary_size: int,
             *(() if model.tie_embeddings else (projection,)),
         ),
         tied=model.tie_embeddings,
-        costs=_costs(model, padded_vocabulary),
+        costs=costs_of(model, padded_vocabulary),
     )
 
 
@@ -102,18 +82,3 @@ def _before_branch(model: ModelConfig, residual: ResidualConfig, reader: int, pa
         for name, i in own.items()
     ]
     return [*depth, TensorSpec(f"{path}.norm.weight", Sharding((model.hidden_size,)), False, value=1.0)]
-
-
-def _costs(model: ModelConfig, padded_vocabulary: int) -> Costs:
-    width = model.hidden_size
-    layers = [tuple(branch.cost() for branch in branches_of(model, layer)) for layer in range(model.num_layers)]
-    return Costs(
-        embedding=Cost(
-            kept=Elements(width),
-            passes=Elements(_EMBEDDING_PASSES * width),
-            operations=_EMBEDDING_OPERATIONS,
-            scatters=1,
-        ),
-        layers=tuple((attention, mlp) for attention, mlp in layers),
-        head=Cost(matrices=padded_vocabulary * width, kept=Elements(width), operations=_HEAD_OPERATIONS, gathers=1),
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnres_train.model.config import ModelConfig
-from attnres_train.model.size import head_forward_flops, layer_forward_flops
+from attnres_train.model.size import costs_of
 
 
 def balanced_split(num_layers: int, num_stages: int, head_cost_layers: float = 0.0) -> tuple[int, ...]:
@@ -25,8 +25,10 @@ def balanced_split(num_layers: int, num_stages: int, head_cost_layers: float = 0
 
 
 def head_cost_in_layers(model: ModelConfig, padded_vocabulary: int, sequence_length: int) -> float:
-    """Forward cost of the output projection, in transformer layers."""
-    return head_forward_flops(model, padded_vocabulary) / layer_forward_flops(model, sequence_length)
+    """Forward cost of the output projection, in transformer layers of mean cost."""
+    costs = costs_of(model, padded_vocabulary)
+    layers = costs.all_layers.forward_flops(sequence_length)
+    return model.num_layers * costs.head.forward_flops(sequence_length) / layers
 
 
 def stage_layers(layers_per_stage: tuple[int, ...], stage: int) -> range:

@@ -7,7 +7,8 @@ from typing import Any
 
 from attnres_train.plan.advise import Advice, Choice, Layout
 from attnres_train.plan.page import counted, page_table
-from attnres_train.plan.units import GIB
+from attnres_train.plan.report import as_json
+from attnres_train.plan.speeds import GIB
 
 
 def advice_text(advice: Advice, title: str) -> str:
@@ -54,7 +55,8 @@ _MEANING = (
 
 
 def _row(number: int, choice: Choice) -> tuple[str, ...]:
-    layout, time = choice.layout, choice.time
+    layout, plan, time = choice.layout, choice.plan, choice.plan.time
+    assert time is not None, "advice is for a machine"
     again = layout.recompute + (f", ZeRO-{layout.zero}" if layout.zero else "")
     degrees = (layout.tensor, layout.pipeline, layout.virtual, layout.data, layout.micro_batch_size)
     return (
@@ -64,8 +66,8 @@ def _row(number: int, choice: Choice) -> tuple[str, ...]:
         f"{time.step_seconds:.3g}",
         f"{time.tokens_per_second:,.0f}",
         f"{100 * time.bubble_fraction:.1f}",
-        f"{choice.memory.total / GIB:,.3g}",
-        f"{choice.wire_bytes / GIB:,.3g}",
+        f"{plan.memory.total / GIB:,.3g}",
+        f"{plan.wire.step_bytes / GIB:,.3g}",
     )
 
 
@@ -85,23 +87,21 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "tried": advice.tried,
         "runnable": advice.runnable,
         "implied": advice.implied,
-        "layouts": [
-            asdict(choice.layout)
-            | {
-                "overrides": choice.overrides,
-                "step_seconds": choice.time.step_seconds,
-                "tokens_per_second": choice.time.tokens_per_second,
-                "model_flops_utilisation": choice.time.model_flops_utilisation,
-                "bubble_fraction": choice.time.bubble_fraction,
-                "kinds_seconds": dict(choice.time.kinds),
-                "memory_gib": {kind: size / GIB for kind, size in choice.memory.kinds().items()}
-                | {"total": choice.memory.total / GIB},
-                "wire_bytes": choice.wire_bytes,
-            }
-            for choice in advice.choices
-        ],
+        "layouts": [_choice_json(choice) for choice in advice.choices],
         "refused": [
             {"count": refusal.number, "reason": refusal.words, "example": asdict(refusal.layout)}
             for refusal in advice.refused
         ],
+    }
+
+
+def _choice_json(choice: Choice) -> dict[str, Any]:
+    found = as_json(choice.plan)
+    time = ("step_seconds", "tokens_per_second", "model_flops_utilisation", "bubble_fraction", "kinds_seconds")
+    return {
+        **asdict(choice.layout),
+        "overrides": choice.overrides,
+        **{name: found["time"][name] for name in time},
+        "memory_gib": found["memory_gib"],
+        "wire_bytes": choice.plan.wire.step_bytes,
     }

@@ -8,13 +8,13 @@ from attnres_train.setup import FP32_BYTES, Setup
 def momentary_bytes(setup: Setup, stage: int) -> int:
     """What stands for a moment in the backward of one micro-batch on `stage`.
 
-    The larger of two moments: in the head, logits in the weights' dtype and in fp32; in a branch, gradients of its inner
-    width and the gradient of a matrix. With them the gradients of the sources that the stage reads, one buffer each
-    (`depth/source.py`), but for those that crossed a hop, which `depth_history` counts.
+    The larger of two moments: in the head, logits in the weights' dtype and in fp32; in a branch, gradients of its
+    inner width and the gradient of a matrix. With them the gradients of the sources that the stage reads, one buffer
+    each (`depth/source.py`), but for those that crossed a hop, which `depth_history` counts.
     """
     tensor, element, tokens = setup.config.parallel.tensor, setup.element_bytes, setup.micro_batch_tokens
     moments = []
-    for cost in (cost for layer in setup.layers_of(stage) for cost in setup.description.costs.layers[layer]):
+    for cost in (cost for layer in setup.layers_of(stage) for cost in setup.costs.layers[layer]):
         activations = cost.moment.divided // tensor + cost.moment.whole // setup.shards
         moments.append(element * (tokens * activations + cost.moment_parameters // tensor))
     if setup.is_last(stage):

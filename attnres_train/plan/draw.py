@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import refuse
-from attnres_train.plan.memory import stage_parameters
 from attnres_train.plan.page import counted
 from attnres_train.plan.simulate import Box, Message, Played
 from attnres_train.plan.timing import Timing
@@ -40,40 +38,34 @@ def check_picture(output: Path) -> None:
         raise refuse("--draw", f"there is no folder {output.parent}", "make it, or name a file in another")
 
 
-def draw_schedule(config: RunConfig, plan: Plan, output: Path) -> None:
+def draw_schedule(plan: Plan, output: Path) -> None:
     """Draw `plan`, which has a machine, into `output`. Where micro-batches are many the first few are played alone.
 
     Raises Refused for more ranks than can be told apart.
     """
-    if plan.grid.pipeline > _MOST_RANKS:
-        what = f"{plan.grid.pipeline} pipeline ranks are more than the {_MOST_RANKS} rows of a picture"
+    setup, ranks = plan.setup, plan.setup.wire.pipeline
+    if ranks > _MOST_RANKS:
+        what = f"{ranks} pipeline ranks are more than the {_MOST_RANKS} rows of a picture"
         raise refuse("--draw", what, f"plan with --parallel.pipeline {_MOST_RANKS} or less to see its shape")
     assert plan.machine is not None, "the command line asks for a device"
-    wire, count = plan.wire.plan, _shown(config, plan.micro_batches)
-    parameters = stage_parameters(config, plan.padded_vocabulary, wire)
-    machine, world = plan.machine, plan.grid.world
-    played = Timing(config, plan.padded_vocabulary, wire, parameters, count, world, machine).played(whole=True)
-    _draw(plan, played, count, output)
-
-
-def _shown(config: RunConfig, micro_batches: int) -> int:
-    group = max(config.parallel.micro_batch_group or config.parallel.pipeline, 1)
-    return min(micro_batches, max(group, _MOST_MICRO_BATCHES // group * group))
+    group = max(setup.schedule.group_size, 1)
+    count = min(setup.micro_batches, max(group, _MOST_MICRO_BATCHES // group * group))
+    _draw(plan, Timing(setup, plan.machine).played_whole(count), count, output)
 
 
 def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
     from matplotlib.figure import Figure
 
-    ranks = plan.grid.pipeline
+    setup, ranks = plan.setup, plan.setup.wire.pipeline
     figure = Figure(figsize=(15, 2.6 + 0.95 * ranks + 0.16 * max(0, len(plan.stages) - 1)), layout="constrained")
     steps, bars = figure.subplots(2, 1, height_ratios=[1.2 + 0.95 * ranks, 1.2 + 0.16 * len(plan.stages)])
     unit, name = (1e3, "ms") if played.seconds < 1 else (1.0, "s")
-    _draw_boxes(steps, played.boxes, unit, plan.grid.virtual)
+    _draw_boxes(steps, played.boxes, unit, setup.wire.virtual)
     _draw_messages(steps, plan, played.messages, unit)
-    shown = "" if count == plan.micro_batches else f", the first {count} of {plan.micro_batches} micro-batches alone"
+    shown = "" if count == setup.micro_batches else f", the first {count} of {setup.micro_batches} micro-batches alone"
     steps.set_title(
-        f"{counted(plan.layout.num_sublayers // 2, 'layer')}, {plan.layout.mode}, pipeline {ranks} x virtual "
-        f"{plan.grid.virtual} on {plan.grid.world} x {plan.machine.name if plan.machine else ''}{shown}; "
+        f"{counted(setup.layout.num_sublayers // 2, 'layer')}, {setup.layout.mode}, pipeline {ranks} x virtual "
+        f"{setup.wire.virtual} on {setup.world} x {plan.machine.name if plan.machine else ''}{shown}; "
         f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule",
         fontsize=10,
         loc="left",
@@ -82,7 +74,7 @@ def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
     steps.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     steps.set_xlim(0, played.seconds * unit * 1.005)
     steps.set_xlabel(f"simulated time, {name} (a box: F or B, micro-batch; darker is a later chunk)")
-    _legend(steps, plan.grid.virtual)
+    _legend(steps, setup.wire.virtual)
     _draw_hops(bars, plan)
     for axes in (steps, bars):
         axes.spines[["top", "right"]].set_visible(False)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from attnres_train.config.resolve import resolved_split
 from attnres_train.config.run_config import RunConfig
 from attnres_train.engine.config import EngineConfig
+from attnres_train.setup import Setup
 
 Balance = Literal["layers", "cost"]
 
@@ -38,11 +38,12 @@ class Layout:
     recompute: Literal["none", "depth", "block", "layer"]
     zero: int = 0
 
-    def overrides(self, config: RunConfig, vocabulary: int) -> str:
-        """The command-line overrides that make `config` this layout; what it has already is left out, and what changes
+    def overrides(self, setup: Setup) -> str:
+        """The command-line overrides that make `setup` this layout; what it has already is left out, and what changes
         nothing."""
+        config = setup.config
         parallel, training, engine = config.parallel, config.training, config.engine
-        layers_per_stage, balance = self._split_as_stated(config, vocabulary)
+        layers_per_stage, balance = self._split_as_stated(setup)
         pairs: list[tuple[str, object, object]] = [
             ("parallel.tensor", self.tensor, parallel.tensor),
             ("parallel.pipeline", self.pipeline, parallel.pipeline),
@@ -62,13 +63,12 @@ class Layout:
         changed = [(key, wanted) for key, wanted, present in pairs if wanted != present]
         return " ".join(f"--{key} {str(wanted).lower()}" for key, wanted in changed)
 
-    def _split_as_stated(self, config: RunConfig, vocabulary: int) -> tuple[tuple[int, ...] | None, Balance]:
-        """`layers_per_stage` and `balance` that give this layout's split, as near to those of `config` as can be."""
-        wanted, parallel = self.applied_to(config), config.parallel
-        split = resolved_split(wanted, vocabulary)
+    def _split_as_stated(self, setup: Setup) -> tuple[tuple[int, ...] | None, Balance]:
+        """`layers_per_stage` and `balance` that give this layout's split, as near to those of `setup` as can be."""
+        wanted, parallel = setup.changed(self.applied_to(setup.config)), setup.config.parallel
         for stated in ((parallel.layers_per_stage, parallel.balance), (None, parallel.balance)):
-            made = replace(wanted.parallel, layers_per_stage=stated[0], balance=stated[1])
-            if resolved_split(replace(wanted, parallel=made), vocabulary) == split:
+            made = replace(wanted.config.parallel, layers_per_stage=stated[0], balance=stated[1])
+            if setup.changed(replace(wanted.config, parallel=made)).layers_per_stage == wanted.layers_per_stage:
                 return stated
         return None, "cost"
 

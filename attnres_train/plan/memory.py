@@ -6,15 +6,16 @@ for themselves: the allocator's fragments, the CUDA context, NCCL's own buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.cost import Elements
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.plan.buffers import momentary_bytes, pool_bytes
-from attnres_train.plan.state import StateBytes, state_bytes
+from attnres_train.plan.state import state_bytes
 from attnres_train.setup import FP32_BYTES, Setup
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
@@ -55,21 +56,14 @@ class Visit:
     """Gradients that stand from that backward to the one of the rank's stage before."""
 
 
-def worst_rank_memory(
-    setup: Setup,
-    ranks: Sequence[int] | None = None,
-    state_of: Callable[[int], StateBytes] | None = None,
-) -> MemoryPlan:
-    """The pipeline rank with the largest total; of `ranks` alone, if given.
-
-    `state_of` gives the state of a rank to a caller who has counted it before; None counts it.
-    """
+def worst_rank_memory(setup: Setup, ranks: Sequence[int] | None = None) -> MemoryPlan:
+    """The pipeline rank with the largest total; of `ranks` alone, if given."""
     plans = []
     for rank in range(setup.wire.pipeline) if ranks is None else ranks:
         mine = setup.wire.stages_of(rank)
         visits = [visit_of(setup, stage) for stage in mine]
         activations, history = _at_peak(visits, setup.schedule_to_peak, rank)
-        state = state_of(rank) if state_of else state_bytes(setup, rank)
+        state = state_bytes(setup, rank)
         plans.append(
             MemoryPlan(
                 rank,
@@ -98,7 +92,7 @@ def visit_of(setup: Setup, stage: int) -> Visit:
     Isolated documents add their lengths alone: there is no mask. This is the published attention over depth and the
     standard residual. The other modes run in plain torch and keep more: fp32 copies of what they read.
     """
-    wire, costs, last = setup.wire, setup.description.costs, setup.is_last(stage)
+    wire, costs, last = setup.wire, setup.costs, setup.is_last(stage)
     spans, readers = spans_of(setup, stage), wire.readers(stage)
     if spans:
         kept = Elements(sum(_leaves(wire.layout, span) for span in spans) * setup.config.model.hidden_size)
@@ -120,7 +114,7 @@ def visit_of(setup: Setup, stage: int) -> Visit:
 def _whole_layers(setup: Setup, layers: range) -> Elements:
     """What layers keep if nothing but, perhaps, their mix is made again."""
     inputs = 0 if setup.config.training.recompute == "depth" else 2 * len(layers)
-    return setup.description.costs.of_layers(layers).kept + Elements(inputs * setup.config.model.hidden_size)
+    return setup.costs.of_layers(layers).kept + Elements(inputs * setup.config.model.hidden_size)
 
 
 def spans_of(setup: Setup, stage: int) -> list[range]:

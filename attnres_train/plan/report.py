@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from attnres_train.plan.speeds import Machine
+from attnres_train.plan.speeds import GIB, Machine
 from attnres_train.plan.timing import TimePlan
-from attnres_train.plan.units import GIB
-from attnres_train.plan.whole import Plan, usable_bytes
+from attnres_train.plan.whole import Plan
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """The object that `attnres plan --json` prints."""
+    setup = plan.setup
     memory = {kind: size / GIB for kind, size in plan.memory.kinds().items()}
     return {
         "parameters": {"total": plan.parameters_total, "per_rank": list(plan.parameters_per_rank)},
-        "vocabulary": {"size": plan.vocabulary, "padded": plan.padded_vocabulary},
-        "grid": asdict(plan.grid),
+        "vocabulary": {"size": setup.vocabulary, "padded": setup.padded_vocabulary},
+        "grid": setup.degrees,
         "stages": [asdict(stage) for stage in plan.stages],
-        "global_batch_size": plan.global_batch_size,
-        "micro_batches": plan.micro_batches,
-        "accumulation": plan.micro_batches,
-        "tokens_per_step": plan.tokens_per_step,
-        "steps": plan.steps,
-        "flops_per_step": plan.flops_per_step,
-        "isolate_documents": plan.isolate_documents,
+        "global_batch_size": setup.config.training.global_batch_size,
+        "micro_batches": setup.micro_batches,
+        "accumulation": setup.micro_batches,
+        "tokens_per_step": setup.step_tokens,
+        "steps": setup.config.training.steps,
+        "flops_per_step": setup.step_flops,
+        "isolate_documents": setup.config.data.isolate_documents,
         "bubble_fraction": plan.bubble_fraction,
         "learning_rates": list(plan.learning_rates),
         "wire": plan.wire.as_json(),
@@ -45,7 +45,7 @@ def _device(machine: Machine) -> dict[str, Any]:
         "name": machine.name,
         "measured": machine.measured,
         "memory_gib": machine.memory_gib,
-        "usable_gib": usable_bytes(machine) / GIB,
+        "usable_gib": machine.usable_bytes / GIB,
         "peak_flops_per_second": machine.peak_flops_per_second,
         "devices_per_node": machine.devices_per_node,
         "assumptions": machine.assumptions,

@@ -9,6 +9,10 @@ from pydantic import Field
 from attnres_train.plan.devices import Device
 from attnres_train.section import section
 
+GIB = 2**30
+RESERVED_SHARE = 0.1
+"""Of a device's memory, for what a plan does not count: the allocator's fragments, the CUDA context, NCCL. An
+assumption."""
 # Shares of a vendor's peak. They are assumptions: one's own machine is measured by
 # `attnres doctor CONFIG --device-file FILE`.
 MATMUL_EFFICIENCY = 0.65
@@ -99,6 +103,11 @@ class Machine:
     assumptions: str
     meshed: bool = False
     """Whether `near` is the sum of links to each neighbour in the node, and not what a switch gives to any two."""
+
+    @property
+    def usable_bytes(self) -> float:
+        """Of a device's memory, for tensors."""
+        return self.memory_gib * GIB * (1 - RESERVED_SHARE)
 
     def near_of(self, ranks: int) -> Link:
         """`near` of each of `ranks` ranks of a node that talk among themselves."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from attnres_train.engine.config import DeepSpeedSection, EngineConfig
 from attnres_train.model.tensors import TensorSpec
 from attnres_train.plan.partition import shares
-from attnres_train.setup import FP32_BYTES, Setup
+from attnres_train.setup import FP32_BYTES, Setup, StageTensors
 
 _MOMENTS_BYTES = 2 * FP32_BYTES
 Chunks = Sequence[Sequence[TensorSpec]]
@@ -33,14 +35,23 @@ def state_bytes(setup: Setup, rank: int) -> StateBytes:
     Of megatron-core's engine: gradients are fp32 and whole; masters and moments are fp32 and divided over the data
     ranks. What is fp32 anyway (everything under precision fp32, the depth vectors always) is its own master.
     """
-    chunks = [setup.stages[stage].tensors for stage in setup.wire.stages_of(rank)]
-    tensor, element = setup.config.parallel.tensor, setup.element_bytes
+    stages = tuple(setup.stages[stage] for stage in setup.wire.stages_of(rank))
+    return _of_stages(stages, setup.config.parallel.tensor, setup.data, setup.element_bytes, setup.config.engine)
+
+
+@lru_cache(maxsize=4096)
+def _of_stages(
+    stages: tuple[StageTensors, ...], tensor: int, data: int, element: int, engine: EngineConfig
+) -> StateBytes:
+    """Kept, since advice asks for the same stages in many setups."""
+    chunks = [stage.tensors for stage in stages]
     singles, rounded = _split(chunks, lambda spec: spec.fp32 or element == FP32_BYTES)
-    held, single = setup.held_by(rank), _held(singles, tensor)
+    held, single = sum(stage.held(tensor) for stage in stages), _held(singles, tensor)
     weights = element * (held - single) + FP32_BYTES * single
-    if setup.config.engine.kind == "deepspeed":
-        return _zero_bytes(setup, chunks, held, single, weights)
-    of_rounded, of_single = shares(rounded, tensor, setup.data), shares(singles, tensor, setup.data)
+    if engine.kind == "deepspeed":
+        whole = element * _at_work(chunks, tensor)
+        return _zero_bytes(engine.deepspeed, data, held, single, weights, whole)
+    of_rounded, of_single = shares(rounded, tensor, data), shares(singles, tensor, data)
     padding = (of_rounded.padded - held + single) * (element + FP32_BYTES)
     padding += (of_single.padded - single) * 2 * FP32_BYTES
     masters, moments = max(
@@ -51,14 +62,17 @@ def state_bytes(setup: Setup, rank: int) -> StateBytes:
 
 def _split(chunks: Chunks, chosen: Callable[[TensorSpec], bool]) -> tuple[Chunks, Chunks]:
     """The chosen tensors of every chunk, and the others."""
-    return [[s for s in chunk if chosen(s)] for chunk in chunks], [[s for s in chunk if not chosen(s)] for chunk in chunks]
+    yes = [[spec for spec in chunk if chosen(spec)] for chunk in chunks]
+    return yes, [[spec for spec in chunk if not chosen(spec)] for chunk in chunks]
 
 
 def _held(chunks: Chunks, tensor: int) -> int:
     return sum(spec.held(tensor) for chunk in chunks for spec in chunk)
 
 
-def _zero_bytes(setup: Setup, chunks: Chunks, held: int, single: int, weights: int) -> StateBytes:
+def _zero_bytes(
+    settings: DeepSpeedSection, data: int, held: int, single: int, weights: int, at_work: int
+) -> StateBytes:
     """The same of DeepSpeed's ZeRO, which divides all of it but
 
         weights      whole up to ZeRO-2. With ZeRO-3 norms and depth vectors stay whole, and the layer or table that is
@@ -68,21 +82,20 @@ def _zero_bytes(setup: Setup, chunks: Chunks, held: int, single: int, weights: i
 
     up to the padding of its partitions. Offloaded masters, moments and own parts of gradients are in host memory.
     """
-    settings, data = setup.config.engine.deepspeed, setup.data
     stage, own = settings.zero_stage, FP32_BYTES * held // data
     gradients = FP32_BYTES * (held if stage == 1 else min(held, settings.reduce_bucket_size))
     masters = own if stage < 3 else FP32_BYTES * (held - single) // data
     if stage == 3:
-        weights = weights // data + setup.element_bytes * _at_work(setup, chunks)
+        weights = weights // data + at_work
     moments = _MOMENTS_BYTES * held // data
     if settings.offload_optimizer:
         return StateBytes(weights, gradients, 0, 0, host=own + masters + moments)
     return StateBytes(weights, gradients + own, masters, moments)
 
 
-def _at_work(setup: Setup, chunks: Chunks) -> int:
+def _at_work(chunks: Chunks, tensor: int) -> int:
     """Elements that ZeRO-3 has whole at once: what is not divided, and the largest layer or table."""
-    tensor, parts = setup.config.parallel.tensor, Counter[str]()
+    parts = Counter[str]()
     for spec in (spec for chunk in chunks for spec in chunk if spec.divided):
         parts[spec.part] += spec.held(tensor)
     return max(parts.values(), default=0) + sum(s.size for chunk in chunks for s in chunk if not s.divided)

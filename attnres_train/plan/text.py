@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from attnres_train.plan.page import counted, in_mib, page_table
+from attnres_train.plan.speeds import GIB
 from attnres_train.plan.stage_table import stage_table
 from attnres_train.plan.timing import TimePlan
-from attnres_train.plan.units import GIB
-from attnres_train.plan.whole import Plan, usable_bytes
+from attnres_train.plan.whole import Plan
 
 _MIB = 2**20
 _RATES_IN_TEXT = 10
@@ -31,7 +31,7 @@ def plan_text(plan: Plan, title: str) -> str:
 
 
 def _model(plan: Plan) -> str:
-    layout = plan.layout
+    layout = plan.setup.layout
     layers = counted(layout.num_sublayers // 2, "layer")
     if not layout.has_sources:
         return f"{layers}, standard residual"
@@ -42,31 +42,34 @@ def _model(plan: Plan) -> str:
 def _parameters(plan: Plan) -> str:
     held = plan.parameters_per_rank
     span = f"{held[0]:,}" if min(held) == max(held) else f"{min(held):,} to {max(held):,}"
-    rank = f", {span} on a rank" if plan.grid.pipeline * plan.grid.tensor > 1 else ""
-    vocabulary = f"vocabulary {plan.vocabulary:,} padded to {plan.padded_vocabulary:,}"
+    rank = f", {span} on a rank" if plan.setup.config.parallel.model_ranks > 1 else ""
+    vocabulary = f"vocabulary {plan.setup.vocabulary:,} padded to {plan.setup.padded_vocabulary:,}"
     return f"{plan.parameters_total:,}{rank}; {vocabulary}"
 
 
 def _ranks(plan: Plan) -> str:
-    grid = plan.grid
-    text = f"{grid.world} = tensor {grid.tensor} * pipeline {grid.pipeline} * data {grid.data}"
-    text += f", {grid.virtual} stages each" if grid.virtual > 1 else ""
-    return text + (", sequence-parallel" if grid.sequence else "")
+    setup, parallel = plan.setup, plan.setup.config.parallel
+    text = f"{setup.world} = tensor {parallel.tensor} * pipeline {parallel.pipeline} * data {setup.data}"
+    text += f", {parallel.virtual} stages each" if parallel.virtual > 1 else ""
+    return text + (", sequence-parallel" if parallel.sequence else "")
 
 
 def _step(plan: Plan) -> str:
-    product = f"micro-batch {plan.micro_batch_size} * {plan.micro_batches} * data {plan.grid.data}"
-    samples = f"{counted(plan.global_batch_size, 'sample')} ({product})"
-    return f"{samples} of {counted(plan.sequence_length, 'token')} = {counted(plan.tokens_per_step, 'token')}"
+    setup, training = plan.setup, plan.setup.config.training
+    product = f"micro-batch {training.micro_batch_size} * {setup.micro_batches} * data {setup.data}"
+    samples = f"{counted(training.global_batch_size, 'sample')} ({product})"
+    return f"{samples} of {counted(training.sequence_length, 'token')} = {counted(setup.step_tokens, 'token')}"
 
 
 def _length(plan: Plan) -> str:
-    return f"{counted(plan.steps, 'step')}, {counted(plan.steps * plan.tokens_per_step, 'token')}"
+    steps = plan.setup.config.training.steps
+    return f"{counted(steps, 'step')}, {counted(steps * plan.setup.step_tokens, 'token')}"
 
 
 def _work(plan: Plan) -> str:
-    text = f"{plan.flops_per_step:.3g} model FLOPs a step, {plan.flops_per_step * plan.steps:.3g} in all"
-    return text + ("; at most: attention inside documents is less" if plan.isolate_documents else "")
+    flops, config = plan.setup.step_flops, plan.setup.config
+    text = f"{flops:.3g} model FLOPs a step, {flops * config.training.steps:.3g} in all"
+    return text + ("; at most: attention inside documents is less" if config.data.isolate_documents else "")
 
 
 def _rates(plan: Plan) -> str:
@@ -100,7 +103,7 @@ def _bubble(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     unit, name = _memory_unit(plan)
-    where = f" on pipeline rank {plan.memory.rank}, the fullest" if plan.grid.pipeline > 1 else ""
+    where = f" on pipeline rank {plan.memory.rank}, the fullest" if plan.setup.wire.pipeline > 1 else ""
     return f"about {plan.memory.total / unit:.3g} {name}{where}{_fit(plan)}"
 
 
@@ -109,7 +112,7 @@ def _fit(plan: Plan) -> str:
     host = f"; {plan.memory.host / GIB:.3g} GiB of the host a rank" if plan.memory.host else ""
     if plan.machine is None:
         return host
-    usable = usable_bytes(plan.machine) / GIB
+    usable = plan.machine.usable_bytes / GIB
     verdict = "fits" if plan.fits else "does NOT fit"
     return f"; {verdict} {usable:.3g} GiB, {plan.machine.memory_gib:.3g} less a tenth{host}"
 
@@ -127,9 +130,9 @@ def _time_rows(plan: Plan) -> list[tuple[str, str]]:
     if time is None or machine is None:
         return []
     spent = [f"{kind.replace('_', ' ')} {_seconds(seconds)}" for kind, seconds in _dearest(time)]
-    rank = f" (pipeline rank {time.busiest_rank})" if plan.grid.pipeline > 1 else ""
+    rank = f" (pipeline rank {time.busiest_rank})" if plan.setup.wire.pipeline > 1 else ""
     return [
-        ("time", f"{_seconds(time.step_seconds)} a step on {plan.grid.world} x {machine.name}, {_rate(time)}"),
+        ("time", f"{_seconds(time.step_seconds)} a step on {plan.setup.world} x {machine.name}, {_rate(time)}"),
         ("", f"{_hours(time.run_hours)} hours for the run, {_hours(time.device_hours)} device-hours"),
         ("of it", ", ".join(spent) + rank),
         ("assumed" if not time.measured else "taken", time.assumptions),

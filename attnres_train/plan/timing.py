@@ -123,9 +123,9 @@ class Timing:
         """Of each stage: seconds of its forward and of its backward, by kind."""
         return tuple((self._seconds(w.forward), self._backward(w)) for w in self.work)
 
-    def played(self, whole: bool = False) -> Played:
-        """The schedule; `whole` plays every micro-batch, for a picture."""
-        return (play if whole else play_long)(self.setup.schedule, self.wire, self.costs)
+    def played_whole(self, micro_batches: int) -> Played:
+        """The schedule of so many, every one played, for a picture."""
+        return play(self.setup.schedule_of(micro_batches), self.wire, self.costs)
 
     @cached_property
     def costs(self) -> TurnSeconds:
@@ -150,7 +150,7 @@ class Timing:
 
     def plan(self) -> TimePlan:
         """Everything."""
-        played = self.played()
+        played = play_long(self.setup.schedule, self.wire, self.costs)
         step, end = self._with_end(played.finish), self.end
         busiest = max(
             range(self.wire.pipeline), key=lambda rank: played.busy[rank] + end[rank].reduce + end[rank].update

@@ -32,6 +32,10 @@ class Traffic:
     step_backward_bytes: int
 
     @property
+    def step_bytes(self) -> int:
+        return self.step_forward_bytes + self.step_backward_bytes
+
+    @property
     def bytes_total(self) -> int:
         """Forward bytes of one micro-batch over all hops."""
         return self.plan.slices_total * self.slice_bytes

@@ -91,7 +91,7 @@ class Worker:
     """Work of every stage of a setup."""
 
     def __init__(self, setup: Setup):
-        self.setup, self.wire, self.costs = setup, setup.wire, setup.description.costs
+        self.setup, self.wire, self.costs = setup, setup.wire, setup.costs
         self.tensor, self.shards = setup.config.parallel.tensor, setup.shards
         self.tokens, self.element = setup.micro_batch_tokens, setup.element_bytes
         self.whole_slice_bytes = self.tokens * setup.config.model.hidden_size * self.element

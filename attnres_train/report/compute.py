@@ -10,7 +10,8 @@ import numpy as np
 from attnres_train.config.build import build
 from attnres_train.config.keys import all_keys
 from attnres_train.config.run_config import RunConfig
-from attnres_train.model.size import layer_forward_flops, total_parameters, training_flops_per_token
+from attnres_train.model.describe import describe
+from attnres_train.model.size import training_flops_per_token
 from attnres_train.report.run_folder import Run
 
 
@@ -41,9 +42,9 @@ def parameters(run: Run) -> int | None:
     if config is None or flops is None:
         return None
     model = config.model
-    layers = model.num_layers * layer_forward_flops(model, config.training.sequence_length)
-    padded = round((flops / 3 - layers) / (2 * model.hidden_size))
-    return total_parameters(model, config.residual, padded)
+    layers = training_flops_per_token(model, 0, config.training.sequence_length)
+    padded = round((flops - layers) / (3 * 2 * model.hidden_size))
+    return describe(model, config.residual, padded, padded).parameters
 
 
 def run_config(values: Mapping[str, Any] | None) -> RunConfig | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from attnres_train.errors import refuse
 from attnres_train.model.config import ModelConfig
-from attnres_train.model.size import layer_parameters
+from attnres_train.model.size import costs_of
 
 TOKENS_A_PARAMETER = 20
 MOST_PASSES = 4
@@ -65,7 +65,7 @@ def run_of(model: ModelConfig, parameters: int, corpus_tokens: int, window: int,
     """
     wanted = TOKENS_A_PARAMETER * parameters
     tokens = min(wanted, MOST_PASSES * corpus_tokens)
-    matrices = model.num_layers * layer_parameters(model).matrices
+    matrices = costs_of(model, padded_vocabulary=0).all_layers.matrices
     compute = float(6 * matrices + 12 * model.num_layers * model.hidden_size * window) * tokens
     samples = 0.2920 * compute**0.3271 / window
     batch = _batch(samples, ranks)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.errors import refuse
 from attnres_train.model.config import ModelConfig
-from attnres_train.model.size import embedding_parameters, head_parameters, layer_parameters, total_parameters
+from attnres_train.model.describe import describe
 
 LARGE = 1_000_000_000
 """From here on heads are 128 wide and the width is 128 times the layers; below, half of both."""
@@ -56,19 +57,15 @@ def shape_of(size: int, vocabulary: int) -> Shape:
     Raises Refused where none comes near.
     """
     aspect = 128 if size >= LARGE else 64
-    step = next(step for least, step in _WIDTH_STEPS if size >= least)
-    models = [
-        _model(size, vocabulary, width, layers)
-        for width in range(step, _MOST_WIDTH + 1, step)
-        for layers in _layers(width, aspect)
-    ]
-    model = min(models, key=lambda model: _distance(model, vocabulary, size, aspect))
+    _, width, layers = min(_candidates(size, vocabulary, aspect))
+    model = _model(size, vocabulary, width, layers)
+    padded = model.padded_vocabulary(vocabulary, 1)
     residual = ResidualConfig(mode="block", block_size=max(2, round(model.num_sublayers / 16) * 2))
-    best = Shape(model, residual, total_parameters(model, residual, model.padded_vocabulary(vocabulary, 1)))
+    best = Shape(model, residual, describe(model, residual, vocabulary, padded).parameters)
     if abs(best.parameters - size) > _TOLERANCE * size:
         message = f"{size:,} parameters: the nearest model has {best.parameters:,}"
         if best.parameters > size:
-            tables = embedding_parameters(model, model.padded_vocabulary(vocabulary, 1))
+            tables = padded * model.hidden_size
             message += f", {tables:,} of them the table of a vocabulary of {vocabulary:,} at width {model.hidden_size}"
         raise refuse("--size", message, f"write --size {in_words(best.parameters)}, or take another vocabulary")
     return best
@@ -80,13 +77,17 @@ def _layers(width: int, aspect: int) -> range:
     return range(max(2, round(0.75 * rule)), max(4, round(1.34 * rule)) + 1)
 
 
-def _distance(model: ModelConfig, vocabulary: int, size: int, aspect: int) -> float:
-    """Readers of the depth left out, which are a thousandth."""
-    padded = model.padded_vocabulary(vocabulary, 1)
-    tables = embedding_parameters(model, padded) + head_parameters(model, padded)
-    parameters = tables + model.num_layers * layer_parameters(model).total
-    off_rule = abs(log(model.hidden_size / model.num_layers / aspect))
-    return abs(log(parameters / size)) + _ASPECT_WEIGHT * off_rule
+def _candidates(size: int, vocabulary: int, aspect: int) -> Iterator[tuple[float, int, int]]:
+    """How far a model is from what was asked, its width, its layers. Readers, a thousandth of it, are left out."""
+    step = next(step for least, step in _WIDTH_STEPS if size >= least)
+    for width in range(step, _MOST_WIDTH + 1, step):
+        model = _model(size, vocabulary, width, layers=1)
+        said = describe(model, ResidualConfig(mode="standard"), vocabulary, model.padded_vocabulary(vocabulary, 1))
+        layer = sum(tensor.size for tensor in said.layers[0])
+        for layers in _layers(width, aspect):
+            parameters = said.parameters + (layers - 1) * layer
+            off_rule = abs(log(width / layers / aspect))
+            yield abs(log(parameters / size)) + _ASPECT_WEIGHT * off_rule, width, layers
 
 
 def _model(size: int, vocabulary: int, width: int, layers: int) -> ModelConfig:

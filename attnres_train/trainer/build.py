@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import torch
 from megatron.core.transformer import TransformerConfig
 
-from attnres_train.config.resolve import wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.mix import DTYPES
 from attnres_train.engine.interface import Engine
@@ -19,8 +18,7 @@ from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pipeline import Pipeline
-from attnres_train.parallel.split import stage_layers
-from attnres_train.parallel.wire import WirePlan
+from attnres_train.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,10 @@ class Parts:
     pipeline: Pipeline
 
 
-def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...], vocabulary_size: int) -> Parts:
+def build_parts(setup: Setup, grid: Grid) -> Parts:
     """The stages of this rank with their initial weights, in an engine, and the pipeline around them."""
+    config, parallel = setup.config, setup.config.parallel
     dtype = DTYPES[config.training.precision]
-    parallel = config.parallel
     megatron = transformer_config(
         config.model,
         dtype=dtype,
@@ -46,13 +44,12 @@ def build_parts(config: RunConfig, grid: Grid, layers_per_stage: tuple[int, ...]
         overlap=parallel.overlap,
         micro_batch_group=parallel.micro_batch_group,
     )
-    plan = wire_plan(config, layers_per_stage)
-    stages = [_build_stage(config, grid, megatron, plan, stage, vocabulary_size) for stage in grid.stages()]
+    stages = [build_stage(setup, grid, megatron, stage) for stage in grid.stages()]
     engine = _build_engine(config, grid, megatron, stages)
     pipeline = Pipeline(
         grid,
         megatron,
-        plan,
+        setup.wire,
         parallel,
         micro_batch_size=config.training.micro_batch_size,
         sequence_length=config.training.sequence_length,
@@ -66,11 +63,10 @@ def parameters_of(config: RunConfig, grid: Grid, vocabulary_size: int) -> list[L
 
     `grid` must be of one tensor rank.
     """
-    whole = replace(config, parallel=ParallelConfig())
-    plan = wire_plan(whole, (config.model.num_layers,))
+    whole = Setup.of(replace(config, parallel=ParallelConfig()), 1, vocabulary_size)
     megatron = transformer_config(config.model, dtype=DTYPES[config.training.precision])
     with torch.device("meta"):
-        return list(logical_parameters(_stage(whole, grid, megatron, plan, 0, vocabulary_size)))
+        return list(logical_parameters(_stage(whole, grid, megatron, 0)))
 
 
 def _build_engine(config: RunConfig, grid: Grid, megatron: TransformerConfig, stages: Sequence[StageModel]) -> Engine:
@@ -88,44 +84,30 @@ def _build_engine(config: RunConfig, grid: Grid, megatron: TransformerConfig, st
     )
 
 
-def _build_stage(
-    config: RunConfig,
-    grid: Grid,
-    megatron: TransformerConfig,
-    plan: WirePlan,
-    stage: int,
-    vocabulary_size: int,
-) -> StageModel:
-    module = _stage(config, grid, megatron, plan, stage, vocabulary_size)
-    initialize(module, config.training.seed)
+def build_stage(setup: Setup, grid: Grid, megatron: TransformerConfig, stage: int) -> StageModel:
+    """One stage with its initial weights, on the device."""
+    module = _stage(setup, grid, megatron, stage)
+    initialize(module, setup.config.training.seed)
     return module.to(grid.device)
 
 
-def _stage(
-    config: RunConfig,
-    grid: Grid,
-    megatron: TransformerConfig,
-    plan: WirePlan,
-    stage: int,
-    vocabulary_size: int,
-) -> StageModel:
+def _stage(setup: Setup, grid: Grid, megatron: TransformerConfig, stage: int) -> StageModel:
     """The stage as megatron-core allocates it, its weights still to be set."""
-    interleaved = config.parallel.virtual > 1
+    config, parallel = setup.config, setup.config.parallel
     role = StageRole(
         stage=stage,
-        layers=stage_layers(plan.layers_per_stage, stage),
+        layers=setup.layers_of(stage),
         first=stage == 0,
-        last=stage == plan.num_stages - 1,
-        chunk=stage // config.parallel.pipeline if interleaved else None,
+        last=setup.is_last(stage),
+        chunk=stage // parallel.pipeline if parallel.virtual > 1 else None,
     )
-    padded = config.model.padded_vocabulary(vocabulary_size, config.parallel.tensor)
     return StageModel(
         config.model,
         config.residual,
         megatron,
         grid.groups,
         role,
-        vocabulary_size,
-        padded,
+        setup.vocabulary,
+        setup.padded_vocabulary,
         config.training.recompute,
     )

@@ -13,7 +13,6 @@ from attnres_train.checkpoint.choose import Choice, choose_checkpoint
 from attnres_train.checkpoint.fit import nothing_to_train
 from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.config.load import Loaded
-from attnres_train.config.resolve import resolved_split, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
@@ -21,13 +20,14 @@ from attnres_train.data.ahead import ReadAhead
 from attnres_train.data.loader import BatchLoader
 from attnres_train.depth.describe import backend_in_words, why_no_backend
 from attnres_train.errors import ExitCode, Problem, Refused, refuse
-from attnres_train.model.size import flops_in_words, training_flops_per_token
+from attnres_train.model.size import flops_in_words
 from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
 from attnres_train.plan.devices import device_called
+from attnres_train.setup import Setup
 from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.config import last_step_of
 from attnres_train.trainer.loop import Run, train
@@ -55,12 +55,10 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     if checkpoint is not None and (pointless := nothing_to_train(checkpoint.manifest, settings)):
         raise Refused(pointless)
     draw = training.seed if checkpoint is None else checkpoint.manifest.draw_of_data(training.seed)
-    vocabulary = vocabulary_size(config)
-    split = resolved_split(config, vocabulary)
-    _announce(config, grid, split, vocabulary, backend)
+    setup = Setup.of(config, grid.world_size)
+    _announce(setup, grid, backend)
     for line in (*_data_lines(config, corpora, checkpoint), *loaded.notes):
         log.info(line)
-    padded = config.model.padded_vocabulary(vocabulary, config.parallel.tensor)
     peak = _peak(grid, training.precision)
     batches = BatchLoader(
         corpora.train, training.global_batch_size, training.micro_batch_size, grid.data_rank, grid.data
@@ -71,14 +69,14 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
             Run(
                 config=config,
                 grid=grid,
-                parts=build_parts(config, grid, split, vocabulary),
+                parts=build_parts(setup, grid),
                 loader=loader,
                 validation=corpora.valid,
-                identity=RunIdentity(split, corpora.fingerprints(draw), settings),
+                identity=RunIdentity(setup.layers_per_stage, corpora.fingerprints(draw), settings),
                 resolved=resolved_toml(config, loaded.origins),
                 folder=folder,
                 checkpoint=checkpoint,
-                rates=Rates(training_flops_per_token(config.model, padded, training.sequence_length), peak),
+                rates=Rates(setup.flops_per_token, peak),
                 stop=stop,
                 presence=presence,
                 claim=claim,
@@ -120,17 +118,19 @@ def _peak(grid: Grid, precision: str) -> float | None:
     return peak
 
 
-def _announce(config: RunConfig, grid: Grid, split: tuple[int, ...], vocabulary: int, backend: str) -> None:
+def _announce(setup: Setup, grid: Grid, backend: str) -> None:
     """The facts of a run in a few lines, before the first step."""
-    parallel, training = config.parallel, config.training
-    padded = config.model.padded_vocabulary(vocabulary, parallel.tensor)
+    config, parallel, training = setup.config, setup.config.parallel, setup.config.training
     log.info(
-        f"{counted(grid.world_size, 'rank')}: tensor {parallel.tensor}, pipeline {parallel.pipeline} x "
-        f"{parallel.virtual}, data {grid.data}; layers a stage {split}; residual {config.residual.mode}"
+        f"{counted(setup.world, 'rank')}: tensor {parallel.tensor}, pipeline {parallel.pipeline} x "
+        f"{parallel.virtual}, data {setup.data}; layers a stage {setup.layers_per_stage}; "
+        f"residual {config.residual.mode}"
     )
     log.info(f"depth backend: {backend}")
-    log.info(flops_in_words(config.model, padded, training.sequence_length))
-    log.info(f"vocabulary {vocabulary}, padded to {padded}; {training.precision} on {grid.device}")
+    log.info(flops_in_words(config.model, setup.padded_vocabulary, training.sequence_length))
+    log.info(
+        f"vocabulary {setup.vocabulary}, padded to {setup.padded_vocabulary}; {training.precision} on {grid.device}"
+    )
 
 
 def _data_lines(config: RunConfig, corpora: Corpora, checkpoint: Choice | None) -> list[str]:

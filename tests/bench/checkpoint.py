@@ -250,12 +250,13 @@ def _bench(options: argparse.Namespace, folder: Path) -> Bench:
     """The model, after one step, so that its moments are there and are not zero."""
     from attnres_train.parallel.config import ParallelConfig
     from attnres_train.parallel.grid import build_grid
+    from attnres_train.setup import Setup
     from attnres_train.trainer.build import build_parts
     from tests.distributed.tiny import step_batches
 
     grid = build_grid(ParallelConfig(), seed=1)
     folder.mkdir(exist_ok=True)
-    parts = build_parts(_config(options.gib), grid, (LAYERS,), VOCABULARY)
+    parts = build_parts(Setup.of(_config(options.gib), grid.world_size, VOCABULARY), grid)
     parts.engine.zero_grad()
     parts.pipeline.run(parts.engine.chunks, step_batches(0, grid.data_rank, grid.data))
     parts.engine.step(1e-4)

@@ -38,9 +38,10 @@ def residual_of(options: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def parts_of(options: argparse.Namespace, grid: Any, name: str) -> Any:
     """The parts of a run of the case `name`, built."""
+    from attnres_train.setup import Setup
     from attnres_train.trainer.build import build_parts
 
-    return build_parts(_config(options, residual_of(options, name)), grid, (options.layers,), VOCABULARY)
+    return build_parts(Setup.of(_config(options, residual_of(options, name)), grid.world_size, VOCABULARY), grid)
 
 
 def step_of(parts: Any, batch: Any) -> Callable[[], None]:

@@ -119,12 +119,12 @@ def seconds_of_steps(config: Any, steps: int) -> tuple[list[float], list[float]]
     """Of this rank: seconds on the wall and of the processor of each step, the first two left out."""
     import torch.distributed as dist
 
-    from attnres_train.config.resolve import resolved_split
     from attnres_train.parallel.grid import build_grid
+    from attnres_train.setup import Setup
     from attnres_train.trainer.build import build_parts
 
     grid = build_grid(config.parallel, seed=1)
-    parts = build_parts(config, grid, resolved_split(config, VOCABULARY), VOCABULARY)
+    parts = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid)
     batches = _batches(config, grid.data)
     walls, processor = [], []
     for _ in range(steps + 2):

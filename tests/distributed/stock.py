@@ -26,6 +26,7 @@ from attnres_train.model.stage import StageModel
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.progress import TrainState
+from attnres_train.setup import Setup
 from attnres_train.tokenizer.config import TokenizerConfig
 from attnres_train.trainer.build import build_parts
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, VOCABULARY, step_batches, tiny_config
@@ -103,13 +104,11 @@ def train_stock(run: StockRun, folder: Path) -> Whole:
 
 
 def _stage(config: RunConfig, grid: Grid) -> StageModel:
-    from attnres_train.config.resolve import wire_plan
     from attnres_train.model.megatron import transformer_config
     from attnres_train.trainer import build
 
-    layers = config.model.num_layers
     megatron = transformer_config(config.model, dtype=torch.float32, tensor=config.parallel.tensor)
-    return build._build_stage(config, grid, megatron, wire_plan(config, (layers,)), 0, VOCABULARY)
+    return build.build_stage(Setup.of(config, grid.world_size, VOCABULARY), grid, megatron, 0)
 
 
 def _initialize(
@@ -217,7 +216,7 @@ def _attnres(queue: Any, arguments: Sequence[str]) -> None:
 def go_on(config: RunConfig, run_folder: Path, steps: int) -> tuple[TrainState, int, Whole]:
     """As a launch with `checkpoint.resume = "auto"` does: what it loads, and the losses of the next steps."""
     grid = build_grid(config.parallel, seed=1)
-    parts = build_parts(config, grid, (config.model.num_layers,), VOCABULARY)
+    parts = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid)
     choice = choose_checkpoint("auto", run_folder, grid)
     assert choice is not None
     settings = config_values(config, all_keys())

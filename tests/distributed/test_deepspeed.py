@@ -16,6 +16,7 @@ from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.parallel.grid import build_grid
+from attnres_train.setup import Setup
 from attnres_train.trainer.build import build_parts
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_checkpoints import (
@@ -162,7 +163,7 @@ def test_without_gradients_matrices_decay_and_vectors_stay(stage: int) -> None:
 def run_with_zero_3_and_look() -> list[int]:
     config = tiny_config("block", tied=True, zero={"stage": 3})
     grid = build_grid(config.parallel, seed=1)
-    parts = build_parts(config, grid, (4,), VOCABULARY)  # as a run does that loads nothing
+    parts = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid)  # as a run does that loads nothing
     parts.engine.zero_grad()
     parts.pipeline.run(parts.engine.chunks, step_batches(0, grid.data_rank, grid.data))
     parts.engine.step(0.01)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
-from attnres_train.config.resolve import resolved_split
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.parallel.grid import build_grid
 from attnres_train.plan import Plan, plan
 from attnres_train.progress import TrainState
+from attnres_train.setup import Setup
 from attnres_train.trainer.build import Parts, build_parts
 from tests.bench.peak import peak_bytes
 from tests.distributed.ranks import run_ranks
@@ -57,8 +57,8 @@ def config_of(settings: dict[str, Any]) -> RunConfig:
 
 def measured(config: RunConfig, folder: str) -> Measured:
     grid = build_grid(config.parallel, seed=1)
-    split = resolved_split(config, VOCABULARY)
-    parts = build_parts(config, grid, split, VOCABULARY)
+    setup = Setup.of(config, grid.world_size, VOCABULARY)
+    parts = build_parts(setup, grid)
     batches = step_batches(0, grid.data_rank, grid.data)
 
     def step() -> None:
@@ -72,7 +72,11 @@ def measured(config: RunConfig, folder: str) -> Measured:
     peak = max(_peak_of_a_pass(parts, batches), peak_bytes(lambda: engine.step(1e-3), _standing(parts)))
     traffic = parts.pipeline.communicator.take_traffic()
     save = CheckpointSave.start(
-        Path(folder), parts.engine, grid, TrainState(), RunIdentity(split, {}, config_values(config, {}))
+        Path(folder),
+        parts.engine,
+        grid,
+        TrainState(),
+        RunIdentity(setup.layers_per_stage, {}, config_values(config, {})),
     )
     save.wait()
     save.publish()
@@ -130,7 +134,7 @@ def outcome(name: str) -> tuple[Plan, list[Measured], int]:
 def on_pipeline_rank(name: str, rank: int) -> list[Measured]:
     """The ranks at one position of the pipeline, which is the outermost degree."""
     planned, found, _ = outcome(name)
-    each = len(found) // planned.grid.pipeline
+    each = len(found) // planned.setup.wire.pipeline
     return found[rank * each : (rank + 1) * each]
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnres_train.config.resolve import wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.source import GradientBuffer, Source
 from attnres_train.model.megatron import transformer_config
@@ -20,6 +19,7 @@ from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.parallel.pipeline import Pipeline
 from attnres_train.parallel.split import balanced_split, stage_layers
 from attnres_train.plan.traffic import plan_traffic
+from attnres_train.setup import Setup
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, VOCABULARY, step_batches, tiny_config
 from tests.distributed.training import Trained, build_tiny, relative_error, step_tiny, train_all
@@ -100,7 +100,7 @@ def assert_bytes_are_the_plans() -> None:
     """Sent bytes exactly, in every transport; the account of what is kept has its own test in float64."""
     for (transport, case), result in transported(4).items():
         config = tiny_config(case, layers=8, pipeline=4, virtual=2, **TRANSPORTS[transport])
-        plan = plan_traffic(config, wire_plan(config, balanced_split(8, 8)), MICRO_BATCHES, 1)
+        plan = plan_traffic(Setup.of(config, 4, VOCABULARY))
         assert result.forward_bytes == [plan.step_forward_bytes] * STEPS, (transport, case)
 
 
@@ -166,7 +166,7 @@ def _float64_pipeline(config: RunConfig, grid: Grid) -> tuple[Pipeline, list[Sta
                 noise = torch.Generator().manual_seed(sum(logical.name.encode()))
                 logical.parameter.data += 0.1 * torch.randn(logical.parameter.shape, generator=noise)
         stages.append(module)
-    plan = wire_plan(config, split)
+    plan = Setup.of(config, grid.world_size, VOCABULARY).wire
     sizes = {"micro_batch_size": MICRO_BATCH, "sequence_length": TOKENS, "dtype": torch.float64}
     return Pipeline(grid, megatron, plan, parallel, **sizes), stages  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from attnres_train.engine.interface import Engine
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
-from attnres_train.parallel.split import balanced_split
+from attnres_train.setup import Setup
 from attnres_train.trainer.build import Parts, build_parts
 from attnres_train.trainer.step import agree
 from tests.distributed.tiny import VOCABULARY, step_batches
@@ -40,8 +40,7 @@ def train_all(configs: Sequence[RunConfig], steps: int) -> list[Trained]:
 
 def build_tiny(config: RunConfig, grid: Grid) -> Parts:
     """The parts of a run, its depth parameters moved away from where they start so that reading matters."""
-    split = config.parallel.layers_per_stage or balanced_split(config.model.num_layers, config.parallel.num_stages)
-    parts = build_parts(config, grid, split, VOCABULARY)
+    parts = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid)
     moved = {}
     for name, state in parts.engine.export_state().items():
         if ".depth." in name:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from attnres_train.config.load import load_checked
-from attnres_train.config.resolve import num_micro_batches, resolved_split, run_folder, vocabulary_size
+from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.errors import Refused
+from attnres_train.setup import Setup
 from tests.unit.config_files import flags, small, write
 
 
@@ -69,25 +70,27 @@ def test_a_file_that_is_no_tokenizer_is_refused_when_checked(tmp_path: Path) -> 
 
 
 def test_7_layers_on_2_stages_are_4_and_3(tmp_path: Path) -> None:
-    assert resolved_split(small(tmp_path, *flags(model__num_layers=7, parallel__pipeline=2)), 320) == (4, 3)
+    assert Setup.of(
+        small(tmp_path, *flags(model__num_layers=7, parallel__pipeline=2)), vocabulary=320
+    ).layers_per_stage == (4, 3)
 
 
 def test_stated_counts_are_taken_as_they_are(tmp_path: Path) -> None:
     settings = flags(parallel__pipeline=3, parallel__layers_per_stage="[1, 3, 0]")
-    assert resolved_split(small(tmp_path, *settings), 320) == (1, 3, 0)
+    assert Setup.of(small(tmp_path, *settings), vocabulary=320).layers_per_stage == (1, 3, 0)
 
 
 def test_a_large_vocabulary_takes_layers_off_the_last_stage(tmp_path: Path) -> None:
     config = small(tmp_path, *flags(model__num_layers=8, parallel__pipeline=2, parallel__balance="cost"))
-    few, many = resolved_split(config, 320), resolved_split(config, 4096)
+    few, many = (Setup.of(config, vocabulary=size).layers_per_stage for size in (320, 4096))
     assert few == (4, 4)
     assert sum(many) == 8 and many[1] < 4
 
 
 def test_micro_batches_are_the_global_batch_over_micro_batch_and_data_degree(tmp_path: Path) -> None:
     config = small(tmp_path, *flags(training__global_batch_size=16, parallel__pipeline=2))
-    assert num_micro_batches(config, world_size=2) == 8
-    assert num_micro_batches(config, world_size=4) == 4
+    assert Setup.of(config, 2, 320).micro_batches == 8
+    assert Setup.of(config, 4, 320).micro_batches == 4
 
 
 def test_the_run_folder_is_named_after_the_file_unless_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

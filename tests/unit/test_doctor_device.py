@@ -10,17 +10,17 @@ import torch
 from attnres_train.cli import main
 from attnres_train.doctor_device import shapes_of
 from attnres_train.doctor_rates import actions_of
-from attnres_train.plan import plan
 from attnres_train.plan.device_file import find_machine
 from attnres_train.plan.speeds import Rates
 from attnres_train.plan.work import Worker
+from attnres_train.setup import Setup
 from tests.unit.config_files import flags, small, write
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_rate_has_an_action_that_runs(tmp_path: Path, precision: str) -> None:
     config = small(tmp_path, *flags(training__precision=precision, model__num_query_groups=2))
-    actions = actions_of(shapes_of(config, plan(config), gpu=False), torch.device("cpu"))
+    actions = actions_of(shapes_of(Setup.of(config), gpu=False), torch.device("cpu"))
     rates = set(Rates.__dataclass_fields__) - {"operation_seconds"}
     assert rates | {"operations_per_second", "peak_flops_per_second"} == set(actions)
     for name, (amount, action) in actions.items():
@@ -31,11 +31,12 @@ def test_every_rate_has_an_action_that_runs(tmp_path: Path, precision: str) -> N
 def test_the_doctor_counts_what_the_plan_counts(tmp_path: Path) -> None:
     """One layer's forward and backward, and the head's: else a rate would be of something else."""
     config = small(tmp_path, *flags(training__precision="fp32"))
-    planned = plan(config)
-    shapes = shapes_of(config, planned, gpu=False)
+    setup = Setup.of(config)
+    shapes = shapes_of(setup, gpu=False)
     amounts = {name: amount for name, (amount, _) in actions_of(shapes, torch.device("cpu")).items()}
-    worker = Worker(config, planned.padded_vocabulary, planned.wire.plan, ())
-    layer = worker._layer + worker._layer_backward
+    worker = Worker(setup)
+    costs = setup.costs.of_layers(range(1))
+    layer = worker._forward(costs) + worker._backward(costs)
     head = worker._head + worker._head_backward
     assert amounts["matmul_flops_per_second"] == layer.layer_flops
     assert amounts["attention_flops_per_second"] == layer.attention_flops

@@ -73,7 +73,7 @@ def real_parameters(config: RunConfig, padded: int) -> int:
 @given(sound_configs())
 def test_the_parameter_count_is_that_of_the_model_and_the_sum_over_stages(config: RunConfig) -> None:
     found = plan(config)
-    assert found.parameters_total == real_parameters(config, found.padded_vocabulary)
+    assert found.parameters_total == real_parameters(config, found.setup.padded_vocabulary)
     assert found.parameters_total == sum(stage.parameters for stage in found.stages)
 
 
@@ -85,7 +85,7 @@ def test_ranks_hold_every_parameter_with_copies_of_what_is_whole_on_each(config:
     vectors = 2 * model.num_layers + 1
     whole = vectors * model.hidden_size * (1 if config.residual.mode == "standard" else 3)
     whole += 2 * model.num_layers * model.head_size if model.qk_norm else 0
-    second_table = found.padded_vocabulary * model.hidden_size
+    second_table = found.setup.padded_vocabulary * model.hidden_size
     tied_copy = second_table if model.tie_embeddings and len(found.stages) > 1 else 0
     assert held == found.parameters_total + (tensor - 1) * whole + tied_copy
 
@@ -136,7 +136,7 @@ def test_layers_that_do_not_divide_by_stages_are_all_planned(
 
 def test_work_with_isolated_documents_is_an_upper_bound_and_says_so(tmp_path: Path) -> None:
     whole, apart = plan(small(tmp_path)), plan(small(tmp_path, "--data.isolate_documents", "true"))
-    assert apart.flops_per_step == whole.flops_per_step and apart.memory == whole.memory
+    assert apart.setup.step_flops == whole.setup.step_flops and apart.memory == whole.memory
     assert "attention inside documents is less" in plan_text(apart, "x")
     assert "documents" not in plan_text(whole, "x")
     assert (as_json(whole)["isolate_documents"], as_json(apart)["isolate_documents"]) == (False, True)
@@ -146,7 +146,7 @@ def test_7_layers_on_2_stages_count_7_layers_of_flops(tmp_path: Path) -> None:
     config = small(tmp_path, *flags(model__num_layers=7, parallel__pipeline=2))
     matrices = 7 * (4 * 64 * 64 + 3 * 64 * 128) + 384 * 64
     attention = 7 * 2 * 64 * 32
-    assert plan(config).flops_per_step == 3 * (2 * matrices + attention) * 8 * 32
+    assert plan(config).setup.step_flops == 3 * (2 * matrices + attention) * 8 * 32
 
 
 def test_numbers_of_a_step_and_first_rates(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_published_parameter_count_of_llama_3_8b_comes_out() -> None:
 def test_every_published_config_is_sound_and_plans(path: Path) -> None:
     config = load_checked(path, purpose="plan").config
     found = plan(config, world_size=2 * config.parallel.model_ranks)
-    assert found.grid.data == 2
+    assert found.setup.data == 2
     assert sum(stage.layers for stage in found.stages) == config.model.num_layers
 
 

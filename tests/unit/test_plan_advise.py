@@ -12,15 +12,14 @@ import pytest
 
 from attnres_train.cli import main
 from attnres_train.config.load import load, load_checked
-from attnres_train.config.resolve import num_micro_batches, resolved_split, vocabulary_size, wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.plan import plan
 from attnres_train.plan.advice_text import advice_json, advice_text
 from attnres_train.plan.advise import Advice, advise
 from attnres_train.plan.devices import DEVICES
-from attnres_train.plan.memory import stage_parameters
 from attnres_train.plan.speeds import machine_of
 from attnres_train.plan.timing import Timing
+from attnres_train.setup import Setup
 from tests.pace import slowdown
 from tests.unit.config_files import SMALL, flags, write
 
@@ -38,13 +37,13 @@ def test_the_overrides_of_a_choice_give_its_plan(llama: Advice) -> None:
         path = PUBLISHED / "llama-8b-block.toml"
         planned = plan(load_checked(path, choice.overrides.split(), 64, "plan").config, 64, machine=H100)
         assert planned.time is not None and planned.fits
-        assert planned.time.step_seconds == pytest.approx(choice.time.step_seconds)
-        assert planned.memory == choice.memory
-        assert planned.wire.step_forward_bytes + planned.wire.step_backward_bytes == choice.wire_bytes
+        assert planned.time.step_seconds == pytest.approx(choice.plan.step_seconds)
+        assert planned.memory == choice.plan.memory
+        assert planned.wire == choice.plan.wire
 
 
 def test_the_fastest_comes_first_and_beats_the_layout_of_the_file(llama: Advice) -> None:
-    rates = [choice.time.tokens_per_second for choice in llama.choices]
+    rates = [choice.plan.time.tokens_per_second for choice in llama.choices]
     assert len(rates) == 5 and rates == sorted(rates, reverse=True)
     own = plan(load(PUBLISHED / "llama-8b-block.toml").config, 64, machine=H100)
     assert own.time is not None and rates[0] >= own.time.tokens_per_second
@@ -117,7 +116,8 @@ def test_what_is_ruled_out_unplayed_would_not_have_been_among_the_fastest(tmp_pa
     config = load(write(tmp_path), changes).config
     pruned, every = advise(config, world, H100, wanted=5), advise(config, world, H100, wanted=10_000)
     assert len(every.choices) == every.runnable > 5
-    assert pruned.choices == every.choices[:5]
+    assert [c.plan.time for c in pruned.choices] == [c.plan.time for c in every.choices[:5]]
+    assert [c.overrides for c in pruned.choices] == [c.overrides for c in every.choices[:5]]
     assert pruned.runnable == every.runnable and pruned.refused == every.refused
 
 
@@ -127,15 +127,12 @@ def test_no_step_is_shorter_than_its_bounds(tmp_path: Path, name: str) -> None:
     config = load(write(tmp_path), changes).config
     for choice in advise(config, world, H100, wanted=10_000).choices:
         made = load_checked(write(tmp_path), [*changes, *choice.overrides.split()], world, "plan").config
-        wire = wire_plan(made, resolved_split(made, vocabulary_size(made)))
-        padded = made.model.padded_vocabulary(vocabulary_size(made), made.parallel.tensor)
-        parameters = stage_parameters(made, padded, wire)
-        timing = Timing(made, padded, wire, parameters, num_micro_batches(made, world), world, H100)
+        timing = Timing(Setup.of(made, world), H100)
         any_split, this_split = timing.least_seconds_of_any_split(), timing.least_seconds()
-        assert any_split <= choice.time.step_seconds * (1 + 1e-9)
-        assert this_split <= choice.time.step_seconds * (1 + 1e-9)
+        assert any_split <= choice.plan.step_seconds * (1 + 1e-9)
+        assert this_split <= choice.plan.step_seconds * (1 + 1e-9)
         if choice.layout.pipeline == 1:
-            assert this_split == pytest.approx(choice.time.step_seconds), "one rank waits for nobody"
+            assert this_split == pytest.approx(choice.plan.step_seconds), "one rank waits for nobody"
 
 
 def test_a_run_of_deepspeed_is_advised_both_engines_and_how_to_ask_for_them(tmp_path: Path) -> None:
@@ -148,7 +145,7 @@ def test_a_run_of_deepspeed_is_advised_both_engines_and_how_to_ask_for_them(tmp_
     for choice in [next(c for c in choices if c.layout.zero == zero) for zero in (0, 2, 3)]:
         kept = [flag for flag in engine if flag.partition("=")[0] not in choice.overrides]
         planned = plan(load_checked(path, [*kept, *choice.overrides.split()], 8, "plan").config, 8, machine=H100)
-        assert planned.memory == choice.memory
+        assert planned.memory == choice.plan.memory
         assert (planned.memory.host > 0) == (choice.layout.zero > 0)
 
 
@@ -194,5 +191,5 @@ def test_every_row_of_advice_has_its_overrides_and_none_that_changes_nothing(tmp
 
 def _runs_as(config: RunConfig) -> RunConfig:
     """With the split that it comes to in the place of what it follows from."""
-    split = resolved_split(config, vocabulary_size(config))
+    split = Setup.of(config).layers_per_stage
     return replace(config, parallel=replace(config.parallel, balance="layers", layers_per_stage=split))

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from attnres_train.config.resolve import resolved_split, wire_plan
 from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel.grid import build_grid
 from attnres_train.plan import plan
-from attnres_train.plan.memory import _visit
+from attnres_train.plan.memory import visit_of
+from attnres_train.setup import Setup
 from attnres_train.trainer.build import build_parts
 from tests.bench.kept import live_bytes
 from tests.distributed.ranks import run_ranks
@@ -22,7 +22,7 @@ from tests.distributed.tiny import TOKENS, VOCABULARY, tiny_config
 def held_parameters(config: RunConfig) -> int:
     """Of this rank, counted on the tensors."""
     grid = build_grid(config.parallel, seed=1)
-    parts = build_parts(config, grid, resolved_split(config, VOCABULARY), VOCABULARY)
+    parts = build_parts(Setup.of(config, 2, VOCABULARY), grid)
     return sum(p.numel() for chunk in parts.engine.chunks for p in chunk.parameters())
 
 
@@ -50,7 +50,7 @@ def test_every_rank_holds_the_parameters_that_the_plan_says(settings: dict[str, 
 def standing_bytes(config: RunConfig) -> int:
     """What one micro-batch's forward leaves in memory."""
     grid = build_grid(config.parallel, seed=1)
-    stage = build_parts(config, grid, (config.model.num_layers,), VOCABULARY).engine.chunks[0].module
+    stage = build_parts(Setup.of(config, 1, VOCABULARY), grid).engine.chunks[0].module
     tokens = torch.zeros(config.training.micro_batch_size, TOKENS, dtype=torch.long)
     stage.set_input_tensor([None])
     return live_bytes(lambda: stage(tokens, tokens))
@@ -66,5 +66,5 @@ def test_the_activation_estimate_is_near_what_stands_after_a_forward(mode: str, 
     wide = replace(config.model, hidden_size=64, ffn_hidden_size=176)
     config = replace(config, model=wide)
     (standing,) = run_ranks(standing_bytes, 1, config)
-    estimate = _visit(config, wide.padded_vocabulary(VOCABULARY, 1), wire_plan(config, (4,)), 0).activations
+    estimate = visit_of(Setup.of(config, 1, VOCABULARY), 0).activations
     assert 0.9 < estimate / standing <= 1.1

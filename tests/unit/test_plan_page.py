@@ -60,5 +60,5 @@ def test_depth_adds_two_vectors_a_reader_to_the_published_parameter_counts() -> 
     """Llama 3 8B: 64 sublayers and the head read, each with a query and a gain of 4,096."""
     assert plan(load(CONFIGS / "published/llama-8b-block.toml").config).parameters_total == 8_030_261_248 + 65 * 8192
     padded = plan(load(CONFIGS / "published/llama-70b-block.toml").config)
-    rows = 2 * (padded.padded_vocabulary - padded.vocabulary) * 8192
+    rows = 2 * (padded.setup.padded_vocabulary - padded.setup.vocabulary) * 8192
     assert padded.parameters_total == 70_553_706_496 + 161 * 2 * 8192 + rows

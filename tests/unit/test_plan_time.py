@@ -20,7 +20,7 @@ from attnres_train.plan import as_json, plan
 from attnres_train.plan.device_file import DeviceFile, device_file_text, find_machine, read_device_file
 from attnres_train.plan.devices import DEVICES
 from attnres_train.plan.links import Links
-from attnres_train.plan.simulate import Costs, play, play_long
+from attnres_train.plan.simulate import TurnSeconds, play, play_long
 from attnres_train.plan.speeds import Machine, machine_of
 from attnres_train.plan.text import plan_text
 from tests.pace import slowdown
@@ -35,10 +35,10 @@ def wire_of(pipeline: int, virtual: int) -> WirePlan:
     return WirePlan(DepthLayout(2 * stages, "block", 2), (1,) * stages, pipeline, virtual, cache=virtual > 1)
 
 
-def costs_of(forward: list[float], backward: list[float], hop: float = 0.0, ahead: bool = False) -> Costs:
+def costs_of(forward: list[float], backward: list[float], hop: float = 0.0, ahead: bool = False) -> TurnSeconds:
     stages = len(forward)
     hops, nothing = (0.0, *[hop] * (stages - 1)), (0.0,) * stages
-    return Costs(tuple(forward), tuple(backward), hops, hops, nothing, nothing, ahead)
+    return TurnSeconds(tuple(forward), tuple(backward), hops, hops, nothing, nothing, ahead)
 
 
 @given(pipeline=st.integers(1, 5), virtual=st.integers(1, 3), groups=st.integers(1, 4))
@@ -140,7 +140,7 @@ def test_93_layers_on_1024_devices_are_planned_in_a_moment() -> None:
     started = time.process_time()
     found = plan(config, 1024, machine=H100)
     seconds = time.process_time() - started
-    assert seconds < 3 * slowdown() and found.micro_batches == 4096
+    assert seconds < 3 * slowdown() and found.setup.micro_batches == 4096
 
 
 def a_file(**changes: object) -> DeviceFile:

@@ -17,7 +17,8 @@ from attnres_train.cli import main
 from attnres_train.config.load import load
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.errors import ExitCode
-from attnres_train.model.size import total_parameters, training_flops_per_token
+from attnres_train.model.describe import describe
+from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import draw_map, over_equal_share
 from attnres_train.report.charts import Chart, Maps, range_without_spikes
@@ -252,7 +253,8 @@ def test_parameters_are_the_models(tmp_path: Path) -> None:
     rates = {"throughput/tokens_per_second_per_device": 7.0, "throughput/model_tflops_per_device": 7.0 * flops / 1e12}
     write_lines(folder / "metrics.jsonl", [{**step_record(1, 8.0), **rates}])
     run = read_run(folder, "run")
-    assert parameters(run) == total_parameters(config.model, config.residual, config.model.padded_vocabulary(320, 1))
+    padded = config.model.padded_vocabulary(320, 1)
+    assert parameters(run) == describe(config.model, config.residual, 320, padded).parameters
     (folder / "metrics.jsonl").unlink()
     assert flops_per_token(read_run(folder, "run")) == flops, "of the configuration where nothing is logged"
 
