@@ -65,21 +65,27 @@ def first_rank(ranks: int, config: RunConfig, first: int, last: int, folder: Pat
     return run_ranks(run_steps, ranks, config, first, last, folder, save)[0]
 
 
+HALF = 4
+
+
 @pytest.mark.parametrize(
     ("ranks", "parallel"),
     [
         (1, {}),
-        (2, {}),
         (2, {"pipeline": 2, "virtual": 2, "tied": True}),
-        (2, {"tensor": 2, "precision": "bf16"}),
+        (4, {"tensor": 2, "precision": "bf16"}),
+        (6, {"pipeline": 3}),
     ],
-    ids=["one process", "data 2", "pipeline 2 x virtual 2, tied", "tensor 2, bf16"],
+    ids=["one process", "pipeline 2 x virtual 2, tied", "tensor 2 x data 2, bf16", "pipeline 3 x data 2"],
 )
-def test_twenty_steps_equal_ten_and_a_new_process_and_ten(ranks: int, parallel: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_equals_its_half_and_a_new_process_and_its_other_half(
+    ranks: int, parallel: dict[str, Any], tmp_path: Path
+) -> None:
+    """On grids of which no two ranks have the same place in each of their groups."""
     config = tiny_config("block", **parallel)
-    losses, norms, tensors = first_rank(ranks, config, 0, 20, tmp_path)
-    first_losses, first_norms, _ = first_rank(ranks, config, 0, 10, tmp_path, save=True)
-    later_losses, later_norms, later_tensors = first_rank(ranks, config, 10, 20, tmp_path)
+    losses, norms, tensors = first_rank(ranks, config, 0, 2 * HALF, tmp_path)
+    first_losses, first_norms, _ = first_rank(ranks, config, 0, HALF, tmp_path, save=True)
+    later_losses, later_norms, later_tensors = first_rank(ranks, config, HALF, 2 * HALF, tmp_path)
     assert first_losses + later_losses == losses
     assert first_norms + later_norms == norms
     for kind, by_name in tensors.items():
