@@ -27,7 +27,7 @@ SMOKE=(
     tests/unit/test_megatron_seams.py tests/unit/test_deepspeed_seams.py tests/distributed/test_grid.py
     "${LAYOUTS}[data 2]" "${LAYOUTS}[tensor 2 sequence x pipeline 2 x virtual 2]" tests/distributed/test_optimizer.py
     tests/distributed/test_deepspeed.py::test_either_engine_goes_on_from_what_the_other_saved
-    tests/distributed/test_checkpoints.py::test_twenty_steps_equal_ten_and_a_new_process_and_ten
+    tests/distributed/test_checkpoints.py::test_a_run_equals_its_half_and_a_new_process_and_its_other_half
 )
 
 # The first interpreter of version $1 that an environment can be made with.

@@ -21,7 +21,6 @@ from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.settings_history import read_history
 from tests.end_to_end.conftest import ROOT, Corpus, by_step, launch, records
 from tests.end_to_end.processes import ancestors, read, wait_for_rank
-from tests.pace import slowdown
 
 MODULE = "attnres_train.train"
 TAGS = {
@@ -283,13 +282,12 @@ def test_a_second_run_in_the_folder_is_refused_and_repeated_signals_do_no_harm(
 def test_what_cannot_be_met_is_refused_before_training(
     overrides: list[str], told: list[str], write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
-    started = time.monotonic()
     done = launch(write_config(), 2, *overrides, expect=2)
     for part in told:
         assert part in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    assert "resume" in overrides[0] or time.monotonic() - started < 5 * max(1.0, slowdown()), "before ranks start"
+    assert "resume" in overrides[0] or not (tmp_path / "run" / "logs").exists(), "before ranks start"
 
 
 def test_data_of_another_tokenizer_is_refused(
