@@ -70,7 +70,6 @@ class Attention:
 
     def build(self, config: TransformerConfig, layer: int, groups: ProcessGroupCollection) -> nn.Module:
         from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-        from megatron.core.transformer import ModuleSpec, build_module
         from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
         from megatron.core.transformer.enums import AttnMaskType
 
@@ -78,18 +77,14 @@ class Attention:
         from attnres_train.model.norm import RMSNorm
 
         head_norm = RMSNorm if self.model.qk_norm else None
-        spec = ModuleSpec(
-            module=SelfAttention,
-            params={"attn_mask_type": AttnMaskType.causal},
-            submodules=SelfAttentionSubmodules(
-                linear_qkv=ColumnParallelLinear,
-                core_attention=CausalAttentionCore,
-                linear_proj=RowParallelLinear,
-                q_layernorm=head_norm,
-                k_layernorm=head_norm,
-            ),
+        parts = SelfAttentionSubmodules(
+            linear_qkv=ColumnParallelLinear,
+            core_attention=CausalAttentionCore,
+            linear_proj=RowParallelLinear,
+            q_layernorm=head_norm,
+            k_layernorm=head_norm,
         )
-        return build_module(spec, config=config, layer_number=layer + 1, pg_collection=groups)
+        return SelfAttention(config, parts, layer + 1, AttnMaskType.causal, pg_collection=groups)
 
     def arguments(self, rotary: Tensor, documents: Documents | None) -> dict[str, Any]:
         """What megatron-core calls a mask are the documents: causality is the kernel's."""

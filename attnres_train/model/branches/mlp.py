@@ -55,12 +55,10 @@ class Mlp:
 
     def build(self, config: TransformerConfig, layer: int, groups: ProcessGroupCollection) -> nn.Module:
         from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-        from megatron.core.transformer import ModuleSpec, build_module
         from megatron.core.transformer.mlp import MLP, MLPSubmodules
 
-        submodules = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-        spec = ModuleSpec(module=MLP, submodules=submodules)
-        return build_module(spec, config=config, tp_group=groups.tp, ffn_hidden_size=self.model.ffn_hidden_size)
+        parts = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+        return MLP(config, parts, ffn_hidden_size=self.model.ffn_hidden_size, tp_group=groups.tp)
 
     def arguments(self, rotary: Tensor, documents: Documents | None) -> dict[str, Any]:
         return {}
