@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from attnres_train.model.sharding import Sharding
@@ -36,14 +36,9 @@ class TensorSpec:
         return self.sharding.shape
 
     @property
-    def padded_shape(self) -> tuple[int, ...]:
-        """Of the whole tensor as ranks hold it."""
-        return self.sharding.local_shape(1)
-
-    @property
     def size(self) -> int:
         """Elements that all tensor ranks hold of it together, padded rows included."""
-        return prod(self.padded_shape)
+        return prod(self.sharding.local_shape(ranks=1))
 
     @property
     def divided(self) -> bool:
@@ -62,7 +57,3 @@ class TensorSpec:
     def partial(self, sequence: bool) -> bool:
         """Whether each tensor rank sees only a part of its gradient: whole tensors under sequence parallelism."""
         return not self.divided and (sequence or self.per_head)
-
-    def inside(self, path: str) -> TensorSpec:
-        """The same in a module of the name `path`."""
-        return replace(self, name=f"{path}.{self.name}")

@@ -5,11 +5,9 @@ Legend: D width, H query heads and G key/value heads, K width of a head; H K = D
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.model.branches.branch import ADD_PASSES, output_init_std
-from attnres_train.model.config import ModelConfig
+from attnres_train.model.branches.branch import ADD_PASSES, Branch
 from attnres_train.model.cost import Cost, Elements
 from attnres_train.model.sharding import Sharding
 from attnres_train.model.tensors import TensorSpec
@@ -31,15 +29,13 @@ _COPY_PASSES = 2
 _OPERATIONS = 45
 
 
-@dataclass(frozen=True)
-class Attention:
-    model: ModelConfig
-    name: str = "attention"
+class Attention(Branch):
+    name = "attention"
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         model, width = self.model, self.model.hidden_size
         maps = (
-            TensorSpec("linear_proj.weight", Sharding((width, width), axis=1), True, std=output_init_std(model)),
+            TensorSpec("linear_proj.weight", Sharding((width, width), axis=1), True, std=self.output_std),
             TensorSpec("linear_qkv.weight", Sharding((self._qkv, width), axis=0), True, std=model.init_std),
         )
         gain = Sharding((model.head_size,))
