@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnres_train.depth.backends import Backend, chosen_backend, kernel_for
+from attnres_train.depth.backends import chosen_backend, kernel_for
+from attnres_train.depth.config import Backend
 from attnres_train.depth.mix import Norm, compute_dtype, mix
 from attnres_train.depth.modes.mode import Look
 from attnres_train.depth.source import Source

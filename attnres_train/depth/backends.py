@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from attnres_train.depth.config import Backend
 from attnres_train.depth.kernels.build import NativeUnavailable, load_library
 from attnres_train.depth.kernels.lean import LeanKernel
 from attnres_train.depth.kernels.native import DTYPES, NativeKernel
@@ -16,7 +17,6 @@ from attnres_train.depth.mix import MixKernel
 
 TRITON_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-Backend = Literal["auto", "reference", "lean", "native", "triton"]
 Chosen = Literal["reference", "lean", "native", "triton"]
 
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from attnres_train.section import section
 
 ResidualMode = Literal["standard", "gated", "denseformer", "full", "block"]
+Backend = Literal["auto", "reference", "lean", "native", "triton"]
 ATTENTION_OPTIONS = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
 """Keys that ask for another attention over depth than the published one."""
 
@@ -21,7 +22,7 @@ class ResidualConfig:
     every earlier output. `full`: attention over every earlier output. `block`: attention over block sums."""
     block_size: int | None = Field(default=None, ge=1)
     """Sublayers a block (attention and MLP each count one); for `block` only."""
-    backend: Literal["auto", "reference", "lean", "native", "triton"] = "auto"
+    backend: Backend = "auto"
     """Implementation of the aggregation; all keep one contract. `attnres inspect CONFIG` says what `auto` picks."""
     window: int | None = Field(default=None, ge=1)
     """Read only the last so many complete sources, and the embedding, and the partial."""

@@ -32,8 +32,7 @@ from attnres_train.engine.deepspeed_shards import GroupShards, ParameterShards, 
 from attnres_train.engine.interface import OptimizerState, Update
 from attnres_train.engine.mpu import GridMpu
 from attnres_train.engine.sharded import Gatherer
-from attnres_train.model.head import Head
-from attnres_train.model.layer import Sublayer
+from attnres_train.model.layer import ReadsDepth
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
@@ -211,7 +210,7 @@ def _largest_borrowed(stages: Sequence[StageModel]) -> int:
 
     ZeRO-3 gathers what a called module holds; up to this size it is made to leave parameters whole.
     """
-    readers = [module for stage in stages for module in stage.modules() if isinstance(module, Sublayer | Head)]
+    readers = [module for stage in stages for module in stage.modules() if isinstance(module, ReadsDepth)]
     sizes = [p.numel() for m in readers for p in (*m.depth.parameters(), *m.norm.parameters())]
     return max(sizes, default=0)
 

@@ -69,7 +69,7 @@ def _layer(model: ModelConfig, residual: ResidualConfig, layer: int) -> tuple[Te
     for index, branch in enumerate(branches_of(model, layer)):
         path = f"layers.{layer}.{branch.name}"
         tensors += _before_branch(model, residual, 2 * layer + index, path)
-        tensors += [spec.inside(f"{path}.branch") for spec in branch.tensors()]
+        tensors += [replace(spec, name=f"{path}.branch.{spec.name}") for spec in branch.tensors()]
     return tuple(tensors)
 
 

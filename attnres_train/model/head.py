@@ -6,57 +6,39 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import ColumnParallelLinear, vocab_parallel_cross_entropy
-from megatron.core.transformer import TransformerConfig
-from torch import Tensor, nn
+from torch import Tensor
 
-from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.history import History
-from attnres_train.depth.layout import DepthLayout
-from attnres_train.depth.mix import Norm
-from attnres_train.depth.reader import DepthReader
-from attnres_train.model.norm import RMSNorm
+from attnres_train.model.layer import Plans, ReadsDepth
 
 
-class Head(nn.Module):
+class Head(ReadsDepth):
     """Reads every source; exists on the last stage only.
 
     Rows of the projection beyond the vocabulary are padding: their logits are -inf, so that the loss does not
     depend on how far the tensor degree makes the vocabulary be padded.
     """
 
-    def __init__(
-        self,
-        config: TransformerConfig,
-        residual: ResidualConfig,
-        layout: DepthLayout,
-        groups: ProcessGroupCollection,
-        vocabulary_size: int,
-        padded_vocabulary: int,
-        tied: bool,
-    ):
-        super().__init__()
-        self.tensor_group = groups.tp
-        shard = padded_vocabulary // groups.tp.size()
-        self.real_rows = min(max(vocabulary_size - groups.tp.rank() * shard, 0), shard)
-        self.depth = DepthReader(residual, layout, layout.num_sublayers, config.hidden_size, config.layernorm_epsilon)
-        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
+    def __init__(self, plans: Plans, vocabulary_size: int, padded_vocabulary: int):
+        super().__init__(plans, plans.layout.num_sublayers)
+        self.tensor_group = plans.groups.tp
+        shard = padded_vocabulary // self.tensor_group.size()
+        self.real_rows = min(max(vocabulary_size - self.tensor_group.rank() * shard, 0), shard)
         self.projection = ColumnParallelLinear(
-            config.hidden_size,
+            plans.model.hidden_size,
             padded_vocabulary,
-            config=config,
-            init_method=config.init_method,
+            config=plans.config,
+            init_method=plans.config.init_method,
             bias=False,
             gather_output=False,
-            skip_weight_param_allocation=tied,
-            tp_group=groups.tp,
+            skip_weight_param_allocation=plans.model.tie_embeddings,
+            tp_group=self.tensor_group,
         )
 
     def logits(self, history: History, tied_weight: Tensor | None) -> Tensor:
         """This rank's part of the logits, `[T, B, vocabulary / tensor]`."""
-        read_TBD = self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
-        logits_TBV, _no_bias = self.projection(read_TBD, weight=tied_weight)
+        logits_TBV, _no_bias = self.projection(self.read(history), weight=tied_weight)
         return _MaskPadding.apply(logits_TBV, self.real_rows)
 
     def forward(self, history: History, labels_BT: Tensor, tied_weight: Tensor | None) -> Tensor:

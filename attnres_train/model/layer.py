@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -22,36 +23,48 @@ from attnres_train.model.norm import RMSNorm
 from attnres_train.model.recompute import Recompute, made_again
 
 
-class Sublayer(nn.Module):
+@dataclass(frozen=True)
+class Plans:
+    """What the modules of a stage are built after."""
+
+    model: ModelConfig
+    residual: ResidualConfig
+    layout: DepthLayout
+    config: TransformerConfig
+    groups: ProcessGroupCollection
+    recompute: Recompute
+
+
+class ReadsDepth(nn.Module):
+    """Reader number `index` of the model, and the norm of what reads through it."""
+
+    def __init__(self, plans: Plans, index: int):
+        super().__init__()
+        width, eps = plans.model.hidden_size, plans.model.norm_eps
+        self.depth = DepthReader(plans.residual, plans.layout, index, width, eps)
+        self.norm = RMSNorm(plans.config, width, eps)
+
+    def read(self, history: History) -> Tensor:
+        """The normalised input, `[T, B, D]`."""
+        return self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
+
+
+class Sublayer(ReadsDepth):
     """history -> read the depth, with the branch's norm -> branch -> history with one more output.
 
     The read goes only into the branch; how its output enters the history is the residual mode's.
     """
 
-    def __init__(
-        self,
-        branch: Branch,
-        config: TransformerConfig,
-        residual: ResidualConfig,
-        layout: DepthLayout,
-        index: int,
-        groups: ProcessGroupCollection,
-        recompute: Recompute,
-    ):
-        super().__init__()
-        self.remake_read = recompute == "depth"
-        self.depth = DepthReader(residual, layout, index, config.hidden_size, config.layernorm_epsilon)
-        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
-        self.branch = branch.build(config, index // 2, groups)
+    def __init__(self, branch: Branch, plans: Plans, index: int):
+        super().__init__(plans, index)
+        self.remake_read = plans.recompute == "depth"
+        self.branch = branch.build(plans.config, index // 2, plans.groups)
         self.arguments = branch.arguments
 
     def forward(self, history: History, rotary: Tensor, documents: Documents | None) -> History:
-        def read() -> Tensor:
-            return self.depth.read(history, Norm(self.norm.weight, self.norm.eps))
-
-        read_TBD = read()
+        read_TBD = self.read(history)
         remake = self.remake_read and torch.is_grad_enabled()
-        with made_again(read_TBD, read) if remake else nullcontext():
+        with made_again(read_TBD, lambda: self.read(history)) if remake else nullcontext():
             output_TBD, _no_bias = self.branch(read_TBD, **self.arguments(rotary, documents))
         return self.depth.write(history, read_TBD, output_TBD)
 
@@ -59,19 +72,10 @@ class Sublayer(nn.Module):
 class TransformerLayer(nn.Module):
     """Both sublayers of transformer layer `index` (from 0 over the whole model), by the names of their branches."""
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        config: TransformerConfig,
-        residual: ResidualConfig,
-        layout: DepthLayout,
-        index: int,
-        groups: ProcessGroupCollection,
-        recompute: Recompute,
-    ):
+    def __init__(self, plans: Plans, index: int):
         super().__init__()
-        for number, branch in enumerate(branches_of(model, index), start=2 * index):
-            self.add_module(branch.name, Sublayer(branch, config, residual, layout, number, groups, recompute))
+        for number, branch in enumerate(branches_of(plans.model, index), start=2 * index):
+            self.add_module(branch.name, Sublayer(branch, plans, number))
 
     def forward(self, history: History, rotary: Tensor, documents: Documents | None = None) -> History:
         """`rotary` holds the angles of every position, `[T, 1, 1, K]`; attention stays inside `documents`, if any."""

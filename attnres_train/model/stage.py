@@ -23,7 +23,7 @@ from attnres_train.model.config import ModelConfig
 from attnres_train.model.describe import describe
 from attnres_train.model.documents import Documents
 from attnres_train.model.head import Head
-from attnres_train.model.layer import TransformerLayer
+from attnres_train.model.layer import Plans, TransformerLayer
 from attnres_train.model.recompute import Recompute, run_again
 
 
@@ -66,13 +66,13 @@ class StageModel(MegatronModule):
         self.layout = DepthLayout.of(residual, model.num_layers)
         self.received: History | None = None
         self.tensor_group = groups.tp
-        self.tensors = describe(model, residual, vocabulary_size, padded_vocabulary).stage(
-            role.layers, role.first, role.last
-        )
+        vocabulary = (vocabulary_size, padded_vocabulary)
+        self.tensors = describe(model, residual, *vocabulary).stage(role.layers, role.first, role.last)
         """In the order of the parameters."""
-        holds_embedding = role.first or (role.last and model.tie_embeddings)
-        self.embedding = (
-            VocabParallelEmbedding(
+        plans = Plans(model, residual, self.layout, config, groups, recompute)
+        self.embedding = None
+        if role.first or (role.last and model.tie_embeddings):
+            self.embedding = VocabParallelEmbedding(
                 padded_vocabulary,
                 model.hidden_size,
                 init_method=config.init_method,
@@ -80,28 +80,11 @@ class StageModel(MegatronModule):
                 config=config,
                 tp_group=groups.tp,
             )
-            if holds_embedding
-            else None
-        )
         self.rotary = RotaryEmbedding(
             model.head_size, 1.0, rotary_base=model.rope_base, use_cpu_initialization=True, cp_group=groups.cp
         )
-        self.layers = nn.ModuleDict(
-            {str(i): TransformerLayer(model, config, residual, self.layout, i, groups, recompute) for i in role.layers}
-        )
-        self.head = (
-            Head(
-                config,
-                residual,
-                self.layout,
-                groups,
-                vocabulary_size,
-                padded_vocabulary,
-                model.tie_embeddings,
-            )
-            if role.last
-            else None
-        )
+        self.layers = nn.ModuleDict({str(i): TransformerLayer(plans, i) for i in role.layers})
+        self.head = Head(plans, *vocabulary) if role.last else None
         spans = self.layout.spans(role.layers, recompute)
         self.makes_again = bool(spans)
         self.spans = [[self.layers[str(i)] for i in span] for span in spans or ([i] for i in role.layers)]

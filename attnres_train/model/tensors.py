@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -37,14 +37,9 @@ class TensorSpec:
         return self.sharding.shape
 
     @cached_property
-    def padded_shape(self) -> tuple[int, ...]:
-        """Of the whole tensor as ranks hold it."""
-        return self.sharding.local_shape(1)
-
-    @cached_property
     def size(self) -> int:
         """Elements that all tensor ranks hold of it together, padded rows included."""
-        return prod(self.padded_shape)
+        return prod(self.sharding.local_shape(ranks=1))
 
     @property
     def part(self) -> str:
@@ -69,7 +64,3 @@ class TensorSpec:
     def partial(self, sequence: bool) -> bool:
         """Whether each tensor rank sees only a part of its gradient: whole tensors under sequence parallelism."""
         return not self.divided and (sequence or self.per_head)
-
-    def inside(self, path: str) -> TensorSpec:
-        """The same in a module of the name `path`."""
-        return replace(self, name=f"{path}.{self.name}")

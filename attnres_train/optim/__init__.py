@@ -1,1 +1,1 @@
-"""Parameter groups and learning-rate schedules; the optimizer itself is the engine's."""
+"""Learning-rate schedules; the optimizer itself is the engine's."""

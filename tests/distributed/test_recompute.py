@@ -28,7 +28,7 @@ def build(case: str, recompute: Recompute, dtype: torch.dtype) -> StageModel:
     megatron = transformer_config(config.model, dtype=dtype)
     role = StageRole(stage=0, layers=range(4), first=True, last=True)
     stage = StageModel(config.model, config.residual, megatron, grid.groups, role, VOCABULARY, 88, recompute).to(dtype)
-    initialize(stage, config.model, seed=1, vocabulary_size=VOCABULARY, tensor_rank=0, tensor_ranks=1)
+    initialize(stage, seed=1)
     noise = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in stage.named_parameters():

@@ -17,7 +17,6 @@ from attnres_train.depth.modes.standard import Standard
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnres_train.depth.aggregation import Backend
     from attnres_train.depth.layout import Reads
     from attnres_train.depth.mix import Norm
     from attnres_train.depth.source import Source
@@ -30,15 +29,9 @@ class FullAttention(Standard):
     keys = ("window", *ATTENTION_OPTIONS)
     products = 2
 
-    def __init__(self, backend: Backend, eps: float):
-        super().__init__(backend)
-        self.eps = eps
-
     @classmethod
     def of(cls, residual: ResidualConfig, eps: float) -> Mode:
-        if residual.changes_attention:
-            return AttentionWithOptions.of(residual, eps)
-        return cls(residual.backend, eps)
+        return AttentionWithOptions(residual, eps) if residual.changes_attention else cls(residual, eps)
 
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {"query": Initial((width,), 0.0), "gain": Initial((width,), 1.0)}
@@ -46,7 +39,8 @@ class FullAttention(Standard):
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
         from attnres_train.depth.aggregation import aggregate_sources
 
-        return aggregate_sources(sources, own["query"], own["gain"], eps=self.eps, norm=norm, backend=self.backend)
+        backend = self.residual.backend
+        return aggregate_sources(sources, own["query"], own["gain"], eps=self.eps, norm=norm, backend=backend)
 
     def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
         from attnres_train.depth.aggregation import mix_with_weights

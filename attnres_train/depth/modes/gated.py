@@ -10,16 +10,14 @@ w starts at zero, so every token starts with the same gate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from attnres_train.depth.modes.mode import Initial, Mode
+from attnres_train.depth.modes.mode import Initial
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnres_train.depth.aggregation import Backend
-    from attnres_train.depth.config import ResidualConfig
     from attnres_train.depth.history import History
     from attnres_train.depth.layout import Reads
 
@@ -32,17 +30,10 @@ class Gated(Standard):
     keys = ("gate", "gate_bias")
     has_kernel = False
 
-    def __init__(self, backend: Backend, gate: Literal["branch", "highway"], bias: float | None):
-        super().__init__(backend)
-        self.highway = gate == "highway"
-        self.bias = INITIAL_BIAS[gate] if bias is None else bias
-
-    @classmethod
-    def of(cls, residual: ResidualConfig, eps: float) -> Mode:
-        return cls(residual.backend, residual.gate, residual.gate_bias)
-
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
-        return {"gate": Initial((width,), 0.0), "gate_bias": Initial((1,), self.bias)} if writes else {}
+        stated = self.residual.gate_bias
+        bias = INITIAL_BIAS[self.residual.gate] if stated is None else stated
+        return {"gate": Initial((width,), 0.0), "gate_bias": Initial((1,), bias)} if writes else {}
 
     def write(
         self, own: Mapping[str, Tensor], history: History, read_TBD: Tensor, output_TBD: Tensor, completes_block: bool
@@ -51,5 +42,5 @@ class Gated(Standard):
         compute = own["gate"].dtype
         gate_TB1 = ((read_TBD.to(compute) @ own["gate"]).unsqueeze(-1) + own["gate_bias"]).sigmoid()
         stream_TBD = history.partial.tap()
-        kept_TBD = (1 - gate_TB1) * stream_TBD if self.highway else stream_TBD
+        kept_TBD = (1 - gate_TB1) * stream_TBD if self.residual.gate == "highway" else stream_TBD
         return history.replace((kept_TBD + gate_TB1 * output_TBD).to(output_TBD.dtype))

@@ -20,8 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from attnres_train.depth.config import ResidualConfig
-from attnres_train.depth.modes.mode import Initial, Look, Mode
+from attnres_train.depth.modes.mode import Initial, Look
 from attnres_train.depth.modes.standard import Standard
 
 if TYPE_CHECKING:
@@ -37,17 +36,8 @@ class AttentionWithOptions(Standard):
     takes_backend = False
     has_kernel = False
 
-    def __init__(self, options: ResidualConfig, eps: float):
-        super().__init__(options.backend)
-        self.options = options
-        self.eps = eps
-
-    @classmethod
-    def of(cls, residual: ResidualConfig, eps: float) -> Mode:
-        return cls(residual, eps)
-
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
-        options = self.options
+        options = self.residual
         if options.weights == "static":
             return {"logits": Initial((reads.count, options.heads), 0.0)}
         rank = options.key_rank or width
@@ -67,9 +57,9 @@ class AttentionWithOptions(Standard):
 
         compute = next(iter(own.values())).dtype
         mixed, weights_SH = self._mix(own, [source.tap().to(compute) for source in sources])
-        if self.options.entropy_weight and torch.is_grad_enabled():
+        if self.residual.entropy_weight and torch.is_grad_enabled():
             entropy = _entropy(weights_SH).expand(mixed.shape[:-1]).sum()
-            mixed = also_minimise(mixed, self.options.entropy_weight * entropy)
+            mixed = also_minimise(mixed, self.residual.entropy_weight * entropy)
         return rms_norm(mixed, norm).to(sources[0].value.dtype)
 
     def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
@@ -87,9 +77,9 @@ class AttentionWithOptions(Standard):
         """The mix, and the weights as `_scores` has the scores."""
         from attnres_train.depth.aggregation import weighted_sum
 
-        scores_SH = self._scores(own, values) / self.options.temperature
-        weights_SH = scores_SH.sigmoid() if self.options.weights == "sigmoid" else scores_SH.softmax(0)
-        parts = [value.unflatten(-1, (self.options.heads, -1)) for value in values]
+        scores_SH = self._scores(own, values) / self.residual.temperature
+        weights_SH = scores_SH.sigmoid() if self.residual.weights == "sigmoid" else scores_SH.softmax(0)
+        parts = [value.unflatten(-1, (self.residual.heads, -1)) for value in values]
         return weighted_sum(parts, weights_SH).flatten(-2), weights_SH
 
     def _scores(self, own: Mapping[str, Tensor], values: Sequence[Tensor]) -> Tensor:
@@ -98,10 +88,10 @@ class AttentionWithOptions(Standard):
 
         from attnres_train.depth.aggregation import rms
 
-        if self.options.weights == "static":
+        if self.residual.weights == "static":
             return own["logits"]
         scales = [rms(value, self.eps).unsqueeze(-1) for value in values]
-        keys = [v / scale if self.options.key_norm else v for v, scale in zip(values, scales, strict=True)]
+        keys = [v / scale if self.residual.key_norm else v for v, scale in zip(values, scales, strict=True)]
         keys = [key * own["gain"] for key in keys]
         if "key_projection" in own:
             keys = [key @ own["key_projection"].T for key in keys]
@@ -109,7 +99,7 @@ class AttentionWithOptions(Standard):
             query = values[-1] / scales[-1] @ own["query_projection"].T / math.sqrt(keys[0].shape[-1])
         else:
             query = own["query"]
-        return torch.stack([(query * key).unflatten(-1, (self.options.heads, -1)).sum(-1) for key in keys])
+        return torch.stack([(query * key).unflatten(-1, (self.residual.heads, -1)).sum(-1) for key in keys])
 
 
 def _entropy(weights_SH: Tensor) -> Tensor:

@@ -10,8 +10,6 @@ from attnres_train.depth.modes.mode import Initial, Look, Mode
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from attnres_train.depth.aggregation import Backend
-    from attnres_train.depth.config import ResidualConfig
     from attnres_train.depth.history import History
     from attnres_train.depth.layout import Reads
     from attnres_train.depth.mix import Norm
@@ -21,13 +19,6 @@ if TYPE_CHECKING:
 class Standard(Mode):
     """The reader sees the running sum of everything before it; it has no parameters."""
 
-    def __init__(self, backend: Backend):
-        self.backend: Backend = backend
-
-    @classmethod
-    def of(cls, residual: ResidualConfig, eps: float) -> Mode:
-        return cls(residual.backend)
-
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {}
 
@@ -35,7 +26,7 @@ class Standard(Mode):
         from attnres_train.depth.aggregation import normalise
 
         (stream,) = sources
-        return normalise(stream, norm, backend=self.backend)
+        return normalise(stream, norm, backend=self.residual.backend)
 
     def look(self, own: Mapping[str, Tensor], sources: Sequence[Source]) -> Look:
         (stream,) = sources

@@ -5,11 +5,9 @@ Legend: D width, H query heads and G key/value heads, K width of a head; H K = D
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.model.branches.branch import ADD_PASSES, output_init_std
-from attnres_train.model.config import ModelConfig
+from attnres_train.model.branches.branch import ADD_PASSES, Branch
 from attnres_train.model.cost import Cost, Elements
 from attnres_train.model.sharding import Sharding
 from attnres_train.model.tensors import TensorSpec
@@ -31,15 +29,13 @@ _COPY_PASSES = 2
 _OPERATIONS = 45
 
 
-@dataclass(frozen=True)
-class Attention:
-    model: ModelConfig
-    name: str = "attention"
+class Attention(Branch):
+    name = "attention"
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         model, width = self.model, self.model.hidden_size
         maps = (
-            TensorSpec("linear_proj.weight", Sharding((width, width), axis=1), True, std=output_init_std(model)),
+            TensorSpec("linear_proj.weight", Sharding((width, width), axis=1), True, std=self.output_std),
             TensorSpec("linear_qkv.weight", Sharding((self._qkv, width), axis=0), True, std=model.init_std),
         )
         gain = Sharding((model.head_size,))
@@ -70,7 +66,6 @@ class Attention:
 
     def build(self, config: TransformerConfig, layer: int, groups: ProcessGroupCollection) -> nn.Module:
         from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-        from megatron.core.transformer import ModuleSpec, build_module
         from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
         from megatron.core.transformer.enums import AttnMaskType
 
@@ -78,18 +73,14 @@ class Attention:
         from attnres_train.model.norm import RMSNorm
 
         head_norm = RMSNorm if self.model.qk_norm else None
-        spec = ModuleSpec(
-            module=SelfAttention,
-            params={"attn_mask_type": AttnMaskType.causal},
-            submodules=SelfAttentionSubmodules(
-                linear_qkv=ColumnParallelLinear,
-                core_attention=CausalAttentionCore,
-                linear_proj=RowParallelLinear,
-                q_layernorm=head_norm,
-                k_layernorm=head_norm,
-            ),
+        parts = SelfAttentionSubmodules(
+            linear_qkv=ColumnParallelLinear,
+            core_attention=CausalAttentionCore,
+            linear_proj=RowParallelLinear,
+            q_layernorm=head_norm,
+            k_layernorm=head_norm,
         )
-        return build_module(spec, config=config, layer_number=layer + 1, pg_collection=groups)
+        return SelfAttention(config, parts, layer + 1, AttnMaskType.causal, pg_collection=groups)
 
     def arguments(self, rotary: Tensor, documents: Documents | None) -> dict[str, Any]:
         """What megatron-core calls a mask are the documents: causality is the kernel's."""

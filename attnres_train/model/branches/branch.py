@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnres_train.model.config import ModelConfig
 from attnres_train.model.cost import Cost
@@ -20,30 +21,31 @@ ADD_PASSES = 3
 """Over the width: the output of every branch joins the running sum."""
 
 
-class Branch(Protocol):
+@dataclass(frozen=True)
+class Branch(ABC):
     """One branch of a model: a plain value; torch is imported only to build it."""
 
-    @property
-    def name(self) -> str:
-        """Of the sublayer in its layer."""
-        ...
+    model: ModelConfig
+    name: ClassVar[str]
+    """Of the sublayer in its layer."""
 
+    @abstractmethod
     def tensors(self) -> tuple[TensorSpec, ...]:
         """In the order in which the module holds them, names as in the module."""
-        ...
 
+    @abstractmethod
     def cost(self) -> Cost: ...
 
+    @abstractmethod
     def build(self, config: TransformerConfig, layer: int, groups: ProcessGroupCollection) -> nn.Module:
         """The module of transformer layer `layer` (from 0): from the normalised input to the output and a bias that
         is None."""
-        ...
 
     def arguments(self, rotary: Tensor, documents: Documents | None) -> dict[str, Any]:
         """What the module is called with besides its input."""
-        ...
+        return {}
 
-
-def output_init_std(model: ModelConfig) -> float:
-    """Initial standard deviation of the projections back into the residual: init_std / sqrt(2 num_layers)."""
-    return model.init_std / math.sqrt(2 * model.num_layers)
+    @property
+    def output_std(self) -> float:
+        """Initial standard deviation of projections back into the residual: init_std / sqrt(2 num_layers)."""
+        return self.model.init_std / (2 * self.model.num_layers) ** 0.5

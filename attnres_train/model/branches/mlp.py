@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnres_train.model.branches.branch import ADD_PASSES, output_init_std
-from attnres_train.model.config import ModelConfig
+from attnres_train.model.branches.branch import ADD_PASSES, Branch
 from attnres_train.model.cost import Cost, Elements
 from attnres_train.model.sharding import Sharding
 from attnres_train.model.tensors import TensorSpec
@@ -14,9 +12,7 @@ from attnres_train.model.tensors import TensorSpec
 if TYPE_CHECKING:
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.transformer import TransformerConfig
-    from torch import Tensor, nn
-
-    from attnres_train.model.documents import Documents
+    from torch import nn
 
 _KEPT = 5
 """Of width F: gate and up, silu, up again, and their product."""
@@ -27,17 +23,15 @@ _GRADIENTS = 3
 _OPERATIONS = 25
 
 
-@dataclass(frozen=True)
-class Mlp:
-    model: ModelConfig
-    name: str = "mlp"
+class Mlp(Branch):
+    name = "mlp"
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         model, width, inner = self.model, self.model.hidden_size, self.model.ffn_hidden_size
         stacked = Sharding((2 * inner, width), axis=0, blocks=2)
         return (
             TensorSpec("linear_fc1.weight", stacked, True, std=model.init_std),
-            TensorSpec("linear_fc2.weight", Sharding((width, inner), axis=1), True, std=output_init_std(model)),
+            TensorSpec("linear_fc2.weight", Sharding((width, inner), axis=1), True, std=self.output_std),
         )
 
     def cost(self) -> Cost:
@@ -55,12 +49,7 @@ class Mlp:
 
     def build(self, config: TransformerConfig, layer: int, groups: ProcessGroupCollection) -> nn.Module:
         from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-        from megatron.core.transformer import ModuleSpec, build_module
         from megatron.core.transformer.mlp import MLP, MLPSubmodules
 
-        submodules = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-        spec = ModuleSpec(module=MLP, submodules=submodules)
-        return build_module(spec, config=config, tp_group=groups.tp, ffn_hidden_size=self.model.ffn_hidden_size)
-
-    def arguments(self, rotary: Tensor, documents: Documents | None) -> dict[str, Any]:
-        return {}
+        parts = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+        return MLP(config, parts, ffn_hidden_size=self.model.ffn_hidden_size, tp_group=groups.tp)
