@@ -11,5 +11,5 @@ recompute.py       what backward makes again instead of keeping it
 parameters.py      logical names, shapes and initial values, the same under every layout
 sharding.py        how a logical tensor is cut over tensor ranks
 size.py            parameter and FLOP counts (pure)
-config.py          the [model] section
+config.py          the [model] section; rules.py what it may say
 """

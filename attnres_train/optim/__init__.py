@@ -1,1 +1,1 @@
-"""Parameter groups and learning-rate schedules; the optimizer itself is the engine's."""
+"""Parameter groups, learning-rate schedules and the rules of both sections; the optimizer itself is the engine's."""

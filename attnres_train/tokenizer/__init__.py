@@ -13,7 +13,7 @@
     sampling.py       a random part of a corpus, to train on
     round_trip.py     whether real text comes back, and in how many tokens
     loss.py           what of a text does not come back from its tokens
-    config.py         the [tokenizer] section
+    config.py         the [tokenizer] section; rules.py what it may say
 
 The models that `training.py` makes restore every text exactly, with one exception that sentencepiece itself
 makes: U+2581, its own sign for a space, comes back as a space. Special pieces (end of document, padding,

@@ -12,7 +12,7 @@ import pytest
 from attnres_train.checkpoint.fit import differences_but_for_tensors, nothing_to_train
 from attnres_train.checkpoint.manifest import Manifest as CheckpointManifest
 from attnres_train.checkpoint.manifest import write_manifest
-from attnres_train.config.files import check_resume
+from attnres_train.checkpoint.rules import resume_problems
 from attnres_train.config.keys import all_keys
 from attnres_train.config.load import load_checked
 from attnres_train.config.run_config import RunConfig
@@ -180,13 +180,13 @@ def test_check_holds_the_data_and_the_steps_against_the_newest_checkpoint(pairs:
     folder = pairs / "checkpoints/step-00000010"
     folder.mkdir(parents=True)
     write_manifest(folder, saved(pairs))
-    assert check_resume(config(pairs), "run.toml") == []
+    assert resume_problems(config(pairs), pairs) == []
     put(pairs / "b", ".bin", seed=9)
-    assert [problem.key for problem in check_resume(config(pairs), "run.toml")] == ["b"]
-    assert check_resume(config(pairs, checkpoint__allow='["data"]'), "run.toml") == []
-    assert check_resume(config(pairs, checkpoint__resume="never"), "run.toml") == []
+    assert [problem.key for problem in resume_problems(config(pairs), pairs)] == ["b"]
+    assert resume_problems(config(pairs, checkpoint__allow='["data"]'), pairs) == []
+    assert resume_problems(config(pairs, checkpoint__resume="never"), pairs) == []
     another_model = config(pairs, residual__block_size=1)
-    assert check_resume(another_model, "run.toml") == [], "the resume tells all differences at once"
+    assert resume_problems(another_model, pairs) == [], "the resume tells all differences at once"
     with pytest.raises(Refused, match="training.steps: 9, but the checkpoint is at step 10 already"):
         load_checked(
             pairs / "run.toml",

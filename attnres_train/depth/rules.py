@@ -1,14 +1,13 @@
-"""Rules of the `[residual]` section, as pure functions."""
+"""Rules of the `[residual]` section."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnres_train.config.nearest import join_or, nearest_divisors
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
 from attnres_train.depth.config import ResidualConfig
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
+from attnres_train.words import join_or, nearest_divisors
 
 _OF_ATTENTION = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
 _MODE = "residual.mode"
@@ -16,7 +15,7 @@ _OF_GATED = ("gate", "gate_bias")
 _WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
 
 
-def check_residual(config: RunConfig) -> Iterator[Problem]:
+def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     """Problems of the residual mode and its options."""
     residual = config.residual
     yield from _block_size(config)
