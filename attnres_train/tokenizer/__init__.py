@@ -9,7 +9,6 @@
     cuts.py           where text can be cut without changing its ids
     words.py          encoding word by word with a memory
     training.py       train a sentencepiece model that keeps text as it is
-    apart.py          training in a process of its own, that a signal ends
     sampling.py       a random part of a corpus, to train on
     round_trip.py     whether real text comes back, and in how many tokens
     loss.py           what of a text does not come back from its tokens
