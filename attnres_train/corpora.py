@@ -50,7 +50,7 @@ class Corpora:
         opened = self._all()
         losses = {one.prefix: loss_in_words(one.manifest.counts) for one in opened if one.manifest is not None}
         notes = [f"{prefix}: {words}" for prefix, words in losses.items() if words]
-        return notes + [str(shortfall) for data in self.valid.values() for shortfall in data.shortfalls]
+        return notes + [shortfall for data in self.valid.values() for shortfall in data.shortfalls]
 
     def _all(self) -> list[Corpus]:
         of_sets = [corpus for data in self.valid.values() for corpus in data.corpora.values()]
@@ -66,20 +66,20 @@ def open_corpora(config: RunConfig) -> Corpora:
     tokenizer = load_tokenizer(config.tokenizer.model) if config.tokenizer.model else None
     fingerprint = tokenizer.fingerprint if tokenizer else None
     vocabulary, training = vocabulary_size(config), config.training
-    apart, length, read_all = config.data.isolate_documents, training.sequence_length, config.data.verify == "all"
+    isolate, length, read_all = config.data.isolate_documents, training.sequence_length, config.data.verify == "all"
     assert config.data.train is not None, "load_checked has seen to it"
     train, valid = None, {}
     problems: list[Problem] = []
     try:
         train = TrainingData(
-            blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, apart, read_all
+            blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, isolate, read_all
         )
     except Refused as refused:
         problems += refused.problems
     for name, weights in validation_sets(config.data.valid).items():
         try:
             valid[name] = ValidationData(
-                weights, length, training.eval_samples, vocabulary, fingerprint, apart, read_all
+                weights, length, training.eval_samples, vocabulary, fingerprint, isolate, read_all
             )
         except Refused as refused:
             problems += refused.problems

@@ -30,8 +30,8 @@ import numpy.typing as npt
 from attnres_train.data.blend import Blend
 from attnres_train.data.drawn import drawn_digest
 from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, sidecar_path
-from attnres_train.data.manifest import Manifest, check_pair, read_manifest
+from attnres_train.data.indexed import bin_path, idx_path, sidecar_path
+from attnres_train.data.manifest import Manifest, open_pair
 from attnres_train.data.order import SampleOrder, derive_key
 from attnres_train.data.summary import SourceSummary
 from attnres_train.errors import Problem, Refused, refuse
@@ -72,10 +72,8 @@ class Corpus:
         self.prefix = str(prefix)
         self.sequence_length = sequence_length
         self.vocabulary_size = vocabulary_size
-        self.reader = IndexedReader(prefix)
-        self.manifest = read_manifest(prefix)
+        self.reader, self.manifest = open_pair(prefix)
         if self.manifest is not None:
-            check_pair(self.manifest, self.reader)
             _check_contents(idx_path(prefix), self.index_sha256, self.manifest.idx_sha256)
             _check_tokenizer(self.prefix, self.manifest, vocabulary_size, tokenizer_fingerprint)
         self._all_sha256 = sha256_of_file(bin_path(prefix)) if read_all else ""
@@ -173,7 +171,7 @@ def open_all(
     sequence_length: int,
     vocabulary_size: int,
     fingerprint: str | None,
-    isolate: bool,
+    isolate_documents: bool,
     read_all: bool,
 ) -> dict[int, Corpus]:
     """The corpora of weight above 0, by their number in `weights`; all problems are refused at once."""
@@ -183,7 +181,7 @@ def open_all(
         if weight == 0:
             continue
         try:
-            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint, isolate, read_all)
+            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint, isolate_documents, read_all)
         except Refused as refused:
             problems.extend(refused.problems)
     if problems:
@@ -238,13 +236,11 @@ class TrainingData:
 
     def summary(self, total_samples: int, drawn: int = 0) -> list[SourceSummary]:
         """What `total_samples` draws from the start of the run take from each source, but for the first `drawn`."""
-        before, after = self.blend.draws(drawn), self.blend.draws(total_samples)
         total_weight = sum(map(Fraction, self.weights.values()))  # exact: a sum of floats may overflow
+        sources = zip(self.weights.items(), self.blend.draws(drawn), self.blend.draws(total_samples), strict=True)
         return [
-            _summarize(
-                prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), before[number], after[number]
-            )
-            for number, (prefix, weight) in enumerate(self.weights.items())
+            _summarized(prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), before, after)
+            for number, ((prefix, weight), before, after) in enumerate(sources)
         ]
 
     @property
@@ -261,18 +257,11 @@ def cut_sample(name: str, corpus: Corpus, source: int, index: int) -> Sample:
     return Sample(name, tokens, corpus.segments(tokens), source)
 
 
-def _summarize(prefix: str, share: float, corpus: Corpus | None, before: int, after: int) -> SourceSummary:
-    return SourceSummary(
-        prefix=prefix,
-        weight=share,
-        samples=corpus.num_samples if corpus else None,
-        tokens=corpus.reader.num_tokens if corpus else None,
-        documents=corpus.reader.num_documents if corpus else None,
-        known_tokenizer=corpus is not None and corpus.manifest is not None,
-        draws=after - before,
-        epochs_before=before / corpus.num_samples if corpus else 0.0,
-        epochs=after / corpus.num_samples if corpus else 0.0,
-    )
+def _summarized(prefix: str, share: float, corpus: Corpus | None, before: int, after: int) -> SourceSummary:
+    if corpus is None:
+        return SourceSummary(prefix, share, None, None, "", before, after - before)
+    note = "" if corpus.manifest else "; no manifest: made with which tokenizer is not known"
+    return SourceSummary(prefix, share, corpus.num_samples, corpus.reader.num_tokens, note, before, after - before)
 
 
 def digest_of(parts: list[str]) -> str:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from attnres_train.data.blend import Blend
 from attnres_train.data.corpus import Sample, cut_sample, digest_of, open_all
-from attnres_train.data.summary import Shortfall
 
 
 class ValidationData:
@@ -40,7 +39,7 @@ class ValidationData:
         )
         self._counts = {number: min(draws[number], corpus.num_samples) for number, corpus in self.corpora.items()}
         self.shortfalls = [
-            Shortfall(corpus.prefix, draws[number], corpus.num_samples)
+            f"training.eval_samples asks {corpus.prefix} for {draws[number]:,} samples; it holds {corpus.num_samples:,}"
             for number, corpus in self.corpora.items()
             if draws[number] > corpus.num_samples
         ]
