@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights, validation_sets
-from attnres_train.data.corpus import Corpus, TrainingData
+from attnres_train.data.corpus import Corpus, Cut, TrainingData
 from attnres_train.data.validation import ValidationData
 from attnres_train.errors import Problem, Refused
 from attnres_train.tokenizer.load import load_tokenizer
@@ -65,22 +65,24 @@ def open_corpora(config: RunConfig) -> Corpora:
     """
     tokenizer = load_tokenizer(config.tokenizer.model) if config.tokenizer.model else None
     fingerprint = tokenizer.fingerprint if tokenizer else None
-    vocabulary, training = vocabulary_size(config), config.training
-    isolate, length, read_all = config.data.isolate_documents, training.sequence_length, config.data.verify == "all"
-    assert config.data.train is not None, "load_checked has seen to it"
+    data, training = config.data, config.training
+    cut = Cut(
+        training.sequence_length,
+        vocabulary_size(config),
+        fingerprint,
+        isolate_documents=data.isolate_documents,
+        read_all=data.verify == "all",
+    )
+    assert data.train is not None, "load_checked has seen to it"
     train, valid = None, {}
     problems: list[Problem] = []
     try:
-        train = TrainingData(
-            blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, isolate, read_all
-        )
+        train = TrainingData(blend_weights(data.train), cut, training.seed)
     except Refused as refused:
         problems += refused.problems
-    for name, weights in validation_sets(config.data.valid).items():
+    for name, weights in validation_sets(data.valid).items():
         try:
-            valid[name] = ValidationData(
-                weights, length, training.eval_samples, vocabulary, fingerprint, isolate, read_all
-            )
+            valid[name] = ValidationData(weights, cut, training.eval_samples)
         except Refused as refused:
             problems += refused.problems
     if problems or train is None:

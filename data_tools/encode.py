@@ -135,11 +135,10 @@ class _ShardWork:
 
     def _records(self, piece: Piece) -> Iterator[Document | BadRecord]:
         for record in read_documents(piece, self.encoder.reading, self.advance):
-            is_bad = isinstance(record, BadRecord)
-            if is_bad:
+            if isinstance(record, BadRecord):
                 self._skip(record)
             yield record
-            if is_bad and self._is_over():
+            if isinstance(record, BadRecord) and self._is_over():
                 return
 
     def _skip(self, bad: BadRecord) -> None:

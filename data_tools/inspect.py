@@ -60,7 +60,8 @@ def inspect(arguments: argparse.Namespace) -> Report:
     """
     _check(arguments)
     reader, manifest = open_pair(arguments.prefix)
-    tokenizer = load_tokenizer_of(arguments.tokenizer, manifest and manifest.tokenizer_fingerprint)
+    made_with = manifest.tokenizer_fingerprint if manifest else None
+    tokenizer = load_tokenizer_of(arguments.tokenizer, made_with)
     bins = length_histogram(reader)
     report: Report = {
         "prefix": arguments.prefix,

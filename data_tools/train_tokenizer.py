@@ -32,7 +32,7 @@ from data_tools.command import (
     whole_number,
 )
 from data_tools.inputs import Inputs, find_inputs
-from data_tools.pool import WorkerPool
+from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import progress, waiting
 from data_tools.records import Reading
 
@@ -175,12 +175,14 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
 
 def _trained(sample: Sample, options: TrainingOptions) -> bytes:
     """The model; the sample is gone. The trainer hears no signal; a process of its own can be ended."""
+
+    def work(_: None, advance: Advance) -> bytes:
+        return train_model(sample.give(), options)
+
     remedy = "take a smaller sample (--sample-mib), or free memory"
     with (
         waiting("train") as tell,
-        WorkerPool(
-            lambda _, advance: train_model(sample.give(), options), 1, lambda *_: tell(), remedy, fork=True
-        ) as training,
+        WorkerPool(work, 1, lambda read_bytes, tokens: tell(), remedy, fork=True) as training,
     ):
         sample.drop()
         (model,) = training.map([None])

@@ -19,7 +19,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.corpora import open_corpora
 from attnres_train.data.continuation import other_validation
-from attnres_train.data.corpus import Corpus
+from attnres_train.data.corpus import Corpus, Cut
 from attnres_train.data.drawn import BLOCK, drawn_blocks
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.manifest import Manifest
@@ -134,7 +134,7 @@ def test_reading_all_finds_one_token_between_the_blocks(tmp_path: Path, monkeypa
         with open(tmp_path / "a.bin", "r+b") as file:
             file.seek(unread * BLOCK)
             file.write(bytes([value]))
-        marks.append([Corpus("a", 32, 320, read_all=read_all).bytes_mark(DRAW) for read_all in (False, True)])
+        marks.append([Corpus("a", Cut(32, 320, read_all=read_all)).bytes_mark(DRAW) for read_all in (False, True)])
     (drawn, everything), (drawn_later, everything_later) = marks
     assert drawn == drawn_later and everything != everything_later
     assert everything.startswith(drawn)
