@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import blend_weights, validation_sets
-from attnres_train.data.corpus import Corpus, TrainingData
+from attnres_train.data.corpus import Corpus, Cut, TrainingData
 from attnres_train.data.validation import ValidationData
 from attnres_train.errors import Problem, Refused
 from attnres_train.tokenizer.load import load_tokenizer
@@ -50,7 +50,7 @@ class Corpora:
         opened = self._all()
         losses = {one.prefix: loss_in_words(one.manifest.counts) for one in opened if one.manifest is not None}
         notes = [f"{prefix}: {words}" for prefix, words in losses.items() if words]
-        return notes + [str(shortfall) for data in self.valid.values() for shortfall in data.shortfalls]
+        return notes + [shortfall for data in self.valid.values() for shortfall in data.shortfalls]
 
     def _all(self) -> list[Corpus]:
         of_sets = [corpus for data in self.valid.values() for corpus in data.corpora.values()]
@@ -65,22 +65,24 @@ def open_corpora(config: RunConfig) -> Corpora:
     """
     tokenizer = load_tokenizer(config.tokenizer.model) if config.tokenizer.model else None
     fingerprint = tokenizer.fingerprint if tokenizer else None
-    vocabulary, training = vocabulary_size(config), config.training
-    apart, length, read_all = config.data.isolate_documents, training.sequence_length, config.data.verify == "all"
-    assert config.data.train is not None, "load_checked has seen to it"
+    data, training = config.data, config.training
+    cut = Cut(
+        training.sequence_length,
+        vocabulary_size(config),
+        fingerprint,
+        isolate_documents=data.isolate_documents,
+        read_all=data.verify == "all",
+    )
+    assert data.train is not None, "load_checked has seen to it"
     train, valid = None, {}
     problems: list[Problem] = []
     try:
-        train = TrainingData(
-            blend_weights(config.data.train), length, training.seed, vocabulary, fingerprint, apart, read_all
-        )
+        train = TrainingData(blend_weights(data.train), cut, training.seed)
     except Refused as refused:
         problems += refused.problems
-    for name, weights in validation_sets(config.data.valid).items():
+    for name, weights in validation_sets(data.valid).items():
         try:
-            valid[name] = ValidationData(
-                weights, length, training.eval_samples, vocabulary, fingerprint, apart, read_all
-            )
+            valid[name] = ValidationData(weights, cut, training.eval_samples)
         except Refused as refused:
             problems += refused.problems
     if problems or train is None:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnres_train.config.check_engine import check_engine_files
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.describe import default_device_type, why_no_backend
 from attnres_train.doctor_device import device_summary, measure_device
+from attnres_train.engine.rules import file_problems
 from attnres_train.errors import Problem, Refused
 from attnres_train.launch.facts import version_facts
 from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
@@ -220,7 +220,7 @@ def _interface_problems() -> list[str]:
 
 def _missing_here(config: RunConfig) -> list[str]:
     """What the configuration asks for and this machine has not."""
-    lines = [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in check_engine_files(config)]
+    lines = [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in file_problems(config)]
     if reason := why_no_backend(config.residual, default_device_type(), config.training.precision):
         lines.append(f'PROBLEM: residual.backend = "{config.residual.backend}": {reason}')
     return lines

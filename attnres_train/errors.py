@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -30,6 +31,17 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.key}: {self.message}\n    -> {self.remedy}"
+
+
+@dataclass(frozen=True)
+class Unused(Problem):
+    """Of a value that others leave nothing to do: a file's gives way where the command line made it so.
+
+    `made_by` are the keys whose values make it so; `instead` is what comes nearest, None for the default.
+    """
+
+    made_by: tuple[str, ...] = ()
+    instead: Any = None
 
 
 class Refused(Exception):

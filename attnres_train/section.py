@@ -16,5 +16,5 @@ def section(cls: type[T]) -> type[T]:
 
     Strict, so that `"64"` is no integer and `1.5` no count; docstrings below the fields become their help.
     """
-    config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
-    return dataclass(frozen=True, kw_only=True, config=config)(cls)  # type: ignore[return-value]
+    checked = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    return dataclass(frozen=True, kw_only=True, config=checked)(cls)  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from attnres_train.errors import Refused, refuse
 from attnres_train.strict_json import as_text, dumps
 from attnres_train.tokenizer.loss import LOSSLESS, loss_in_words, lost_characters
 from attnres_train.tokenizer.protocol import Encoded, Tokenizer
-from attnres_train.tokenizer.words import SPACE_PIECE
+from attnres_train.tokenizer.words import SPACE_PIECE, groups
 from data_tools.assemble import count_before
 from data_tools.bad_records import MOST_LISTED
 from data_tools.pieces import Piece, Shard
@@ -131,23 +131,15 @@ class _ShardWork:
 
     def _batches(self, piece: Piece) -> Iterator[list[Document | BadRecord]]:
         """Records of `piece` in batches of some BATCH_BYTES, up to the one that is a bad record too many."""
-        batch: list[Document | BadRecord] = []
-        size = 0
+        return groups(self._records(piece), _held_bytes, BATCH_BYTES)
+
+    def _records(self, piece: Piece) -> Iterator[Document | BadRecord]:
         for record in read_documents(piece, self.encoder.reading, self.advance):
-            batch.append(record)
-            size += BYTES_A_RECORD
             if isinstance(record, BadRecord):
                 self._skip(record)
-                if self._is_over():
-                    break
-            else:
-                # The line may hold much besides the text.
-                size += max(record.text_bytes, len(record.raw))
-            if size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+            yield record
+            if isinstance(record, BadRecord) and self._is_over():
+                return
 
     def _skip(self, bad: BadRecord) -> None:
         self.skipped[bad.kind] += bad.records
@@ -215,6 +207,11 @@ class _ShardWork:
             self.without.update(key for key in keys if key not in document.fields)
             rest = dumps({key: document.fields.get(key) for key in keys}, default=as_text)
             self.files["metadata"].write(f"{self.place}\t{document.number}\t{rest}\n".encode())
+
+
+def _held_bytes(record: Document | BadRecord) -> int:
+    # The line may hold much besides the text.
+    return BYTES_A_RECORD + (max(record.text_bytes, len(record.raw)) if isinstance(record, Document) else 0)
 
 
 def _encoded(tokenizer: Tokenizer, documents: list[Document]) -> Encoded:

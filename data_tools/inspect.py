@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from attnres_train.data.indexed import IndexedReader
-from attnres_train.data.manifest import Manifest, check_pair, read_manifest
+from attnres_train.data.manifest import Manifest, open_pair
 from attnres_train.errors import refuse
-from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.loss import loss_in_words
 from attnres_train.tokenizer.protocol import Tokenizer
 from data_tools.command import Report, report_lines, run_tool, tool_parser, whole_number
@@ -59,15 +59,9 @@ def inspect(arguments: argparse.Namespace) -> Report:
     Raises Refused for a pair that is damaged, differs from its manifest, or was made with another tokenizer.
     """
     _check(arguments)
-    reader = IndexedReader(arguments.prefix)
-    manifest = read_manifest(arguments.prefix)
-    if manifest is not None:
-        check_pair(manifest, reader)
-    tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
-    if tokenizer and manifest and tokenizer.fingerprint != manifest.tokenizer_fingerprint:
-        made_with = manifest.tokenizer_fingerprint
-        what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {made_with}"
-        raise refuse(arguments.tokenizer, what, "give the model that the pair was made with")
+    reader, manifest = open_pair(arguments.prefix)
+    made_with = manifest.tokenizer_fingerprint if manifest else None
+    tokenizer = load_tokenizer_of(arguments.tokenizer, made_with)
     bins = length_histogram(reader)
     report: Report = {
         "prefix": arguments.prefix,

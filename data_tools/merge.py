@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from attnres_train import __version__
-from attnres_train.data.indexed import BLOCK, LENGTH_TYPE, IndexedReader, bin_path
+from attnres_train.data.indexed import LENGTH_TYPE, IndexedReader, bin_path
 from attnres_train.data.indexed_writer import NO_LENGTHS, IndexedWriter, Packed, PairFacts
-from attnres_train.data.manifest import Manifest, SourceFile, check_pair, read_manifest
+from attnres_train.data.manifest import Manifest, SourceFile, open_pair
 from attnres_train.errors import Problem, Refused, refuse
 from data_tools.command import Report, add_overwrite_argument, prefix_argument, run_tool, tool_parser
 from data_tools.progress import progress
@@ -50,9 +50,7 @@ class Pair:
     @classmethod
     def opened(cls, prefix: str) -> Pair:
         """The pair, whole. Raises Refused if it is not."""
-        reader, manifest = IndexedReader(prefix), read_manifest(prefix)
-        if manifest is not None:
-            check_pair(manifest, reader)
+        reader, manifest = open_pair(prefix)
         return cls(prefix, reader.type, reader.num_tokens * reader.type.itemsize, manifest)
 
 
@@ -209,8 +207,7 @@ def _append(writer: IndexedWriter, pair: Pair) -> int:
         what = f"has SHA-256 {digest.hexdigest()}, the manifest says {pair.manifest.bin_sha256}"
         raise refuse(str(bin_path(pair.prefix)), what, "copy the pair again, or make it again")
     largest, reader = pair.manifest.largest_id if pair.manifest else None, IndexedReader(pair.prefix)
-    for start in range(0, reader.num_documents, BLOCK):
-        lengths = reader.document_lengths(start, min(BLOCK, reader.num_documents - start))
+    for lengths in reader.document_lengths():
         writer.add_packed(Packed(b"", lengths.astype(LENGTH_TYPE), largest))
     return size
 

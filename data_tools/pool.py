@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from attnres_train.errors import Refused, refuse
+from attnres_train.launch.process import end_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -47,6 +47,7 @@ class _Worker:
     number: int
     process: BaseProcess
     pipe: Connection
+    when_killed: str
     items: deque[int] = field(default_factory=deque)
     """Numbers of the items it was handed, the first of which it works on."""
 
@@ -54,9 +55,10 @@ class _Worker:
 class WorkerPool(Generic[Item, Result]):
     """`work` in `num_workers` forked processes, or in this one for 1; to be used in a `with` block.
 
-    Forking shares what `work` holds (a tokenizer) instead of loading it again. Workers end when their pipe
-    closes, so none outlives this process by more than one item, however it ends. `on_progress` is told what all
-    workers have told so far, in this process.
+    Forking shares what `work` holds (a tokenizer) instead of loading it again. Workers end with this process, however
+    that ends. `on_progress` is told what all workers have told so far, in this process. `when_killed` is the remedy for
+    too much memory. `fork` makes a process for a single worker too: for a library that hears no signal before it is
+    done.
     """
 
     def __init__(
@@ -64,12 +66,15 @@ class WorkerPool(Generic[Item, Result]):
         work: Callable[[Item, Advance], Result],
         num_workers: int,
         on_progress: Callable[[int, int], None] | None = None,
+        when_killed: str = "use fewer --workers or free memory, then run again",
+        fork: bool = False,
     ):
         self._work = work
         self._on_progress = on_progress or (lambda read_bytes, tokens: None)
         # Written by one worker each, read by all: no lock, no message.
         self._told = multiprocessing.RawArray("q", 2 * num_workers)
-        self._alone = num_workers == 1
+        self._when_killed = when_killed
+        self._alone = num_workers == 1 and not fork
         self._workers: list[_Worker] = []
         if not self._alone:
             for number in range(num_workers):
@@ -78,12 +83,7 @@ class WorkerPool(Generic[Item, Result]):
     def __enter__(self) -> WorkerPool[Item, Result]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.pipe.close()
             worker.process.terminate()
@@ -150,15 +150,17 @@ class WorkerPool(Generic[Item, Result]):
         )
         process.start()
         theirs.close()
-        return _Worker(number, process, ours)
+        return _Worker(number, process, ours, self._when_killed)
 
 
 def _serve(
     work: Callable[[Any, Advance], Any], advance: Advance, pipe: Connection, inherited: list[Connection]
 ) -> None:
     """The life of a worker: an item in, a result out, until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent(signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who waits
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     # Copies of the parent's ends would keep the pipes open after the parent's death.
     for other in inherited:
         other.close()
@@ -210,7 +212,7 @@ def _death(worker: _Worker) -> Refused:
     code = worker.process.exitcode
     key = f"worker {worker.number} (process {worker.process.pid})"
     if code == -signal.SIGKILL:
-        remedy = "most often memory ran out: use fewer --workers or free memory, then run again"
+        remedy = f"most often memory ran out: {worker.when_killed}"
         return refuse(key, "was killed by signal 9 (SIGKILL); nothing was published", remedy)
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
     return refuse(key, f"{how}; nothing was published", "run again; with --workers 1 the work is in one process")

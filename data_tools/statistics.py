@@ -35,17 +35,14 @@ class DocumentBlock:
 
 def document_blocks(reader: IndexedReader) -> Iterator[DocumentBlock]:
     """All documents in order, about BLOCK tokens at a time, at least one document."""
-    first_token = 0
-    for outer in range(0, reader.num_documents, BLOCK):
-        lengths = reader.document_lengths(outer, min(BLOCK, reader.num_documents - outer))
-        start = 0
-        while start < len(lengths):
-            ends = lengths[start:].cumsum()
+    first = first_token = 0
+    for lengths in reader.document_lengths():
+        while len(lengths):
+            ends = lengths.cumsum()
             count = max(1, int(np.searchsorted(ends, BLOCK, side="right")))
             size = int(ends[count - 1])
-            yield DocumentBlock(outer + start, lengths[start : start + count], reader.window(first_token, size))
-            first_token += size
-            start += count
+            yield DocumentBlock(first, lengths[:count], reader.window(first_token, size))
+            first, first_token, lengths = first + count, first_token + size, lengths[count:]
 
 
 @dataclass(frozen=True)
@@ -60,8 +57,7 @@ class LengthBin:
 def length_histogram(reader: IndexedReader) -> list[LengthBin]:
     """Documents by length, each bin twice as wide as the one before; from the first to the last that is not empty."""
     counts = np.zeros(65, dtype=np.int64)
-    for start in range(0, reader.num_documents, BLOCK):
-        lengths = reader.document_lengths(start, min(BLOCK, reader.num_documents - start))
+    for lengths in reader.document_lengths():
         # The number of bits: 0 for 0, 1 for 1, 2 for 2 and 3, ...
         bits = np.where(lengths > 0, np.floor(np.log2(np.maximum(lengths, 1))).astype(np.int64) + 1, 0)
         counts += np.bincount(bits, minlength=65)

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import IndexedReader, idx_path
-from attnres_train.data.manifest import Manifest, Options, Part, check_pair, lists_of, read_manifest
+from attnres_train.data.indexed import idx_path
+from attnres_train.data.manifest import Manifest, Options, Part, lists_of, open_pair
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer
@@ -130,12 +130,10 @@ def made_already(task: Task) -> Manifest | None:
     if not idx_path(task.prefix).exists():
         return None
     try:
-        manifest, reader = read_manifest(task.prefix), IndexedReader(task.prefix)
-        if manifest is None:
-            return None
-        check_pair(manifest, reader)
+        _, manifest = open_pair(task.prefix)
     except Refused:
-        # A damaged pair is not done; whether it may be replaced is for the writer to say.
+        manifest = None
+    if manifest is None:  # a damaged pair is not done; whether it may be replaced is for the writer to say
         return None
     if any(not path.is_file() or sha256_of_file(path) != digest for path, digest in lists_of(manifest, task.prefix)):
         what = "exists, but a list beside it is missing or changed"

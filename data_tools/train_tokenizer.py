@@ -13,7 +13,6 @@ from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
-from attnres_train.tokenizer.apart import Apart
 from attnres_train.tokenizer.round_trip import RoundTrip, check_round_trip
 from attnres_train.tokenizer.sampling import Sample
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
@@ -33,6 +32,7 @@ from data_tools.command import (
     whole_number,
 )
 from data_tools.inputs import Inputs, find_inputs
+from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import progress, waiting
 from data_tools.records import Reading
 
@@ -144,10 +144,7 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
             raise texts.bad.nothing(arguments.inputs, texts.blank_documents)
         used = {"sample_documents": sample.num_documents(), "sample_bytes": sample.num_bytes}
         to_check = sample.part(ROUND_TRIP_BYTES)
-        # The trainer hears no signal; a process of its own can be ended.
-        with Apart(lambda: train_model(sample.give(), options)) as training, waiting("train") as tell:
-            sample.drop()
-            model = training.result(tell)
+        model = _trained(sample, options)
         tokenizer = SentencePieceTokenizer(model, str(output))
         round_trip = check_round_trip(tokenizer, to_check)
         publication.open(output).write(model)
@@ -174,6 +171,22 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         "seconds": time.monotonic() - started,
         "warnings": list(_warnings(round_trip, coverage_advice(model, to_check))),
     }
+
+
+def _trained(sample: Sample, options: TrainingOptions) -> bytes:
+    """The model; the sample is gone. The trainer hears no signal; a process of its own can be ended."""
+
+    def work(_: None, advance: Advance) -> bytes:
+        return train_model(sample.give(), options)
+
+    remedy = "take a smaller sample (--sample-mib), or free memory"
+    with (
+        waiting("train") as tell,
+        WorkerPool(work, 1, lambda read_bytes, tokens: tell(), remedy, fork=True) as training,
+    ):
+        sample.drop()
+        (model,) = training.map([None])
+    return model
 
 
 def _warnings(found: RoundTrip, advice: str | None) -> Iterator[str]:

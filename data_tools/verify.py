@@ -16,11 +16,11 @@ import numpy as np
 
 from attnres_train.data.files import sha256_of_file
 from attnres_train.data.indexed import IndexedReader, bin_path, idx_path
-from attnres_train.data.manifest import Manifest, check_pair, lists_of, read_manifest
+from attnres_train.data.manifest import Manifest, lists_of, open_pair
 from attnres_train.errors import Problem, Refused, refuse
-from attnres_train.tokenizer.load import load_tokenizer
+from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.protocol import Tokenizer
-from attnres_train.tokenizer.words import SPACE_PIECE
+from attnres_train.tokenizer.words import SPACE_PIECE, groups
 from data_tools.bad_records import BadRecords, documents_of
 from data_tools.command import MIB, Report, positive_number, run_tool, tool_parser
 from data_tools.pool import Advance, WorkerPool, available_cpus
@@ -68,15 +68,10 @@ def verify(arguments: argparse.Namespace) -> Report:
 
     Raises Refused, naming what differs, for a pair that is not what its manifest or its sources say.
     """
-    reader = IndexedReader(arguments.prefix)
-    manifest = read_manifest(arguments.prefix)
+    reader, manifest = open_pair(arguments.prefix)
     if manifest is None:
         raise refuse(arguments.prefix, "has no manifest to compare with", "only `inspect` can look at such a pair")
-    check_pair(manifest, reader)
-    tokenizer = load_tokenizer(arguments.tokenizer) if arguments.tokenizer else None
-    if tokenizer and tokenizer.fingerprint != manifest.tokenizer_fingerprint:
-        what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {manifest.tokenizer_fingerprint}"
-        raise refuse(arguments.tokenizer, what, "give the tokenizer that the pair was made with")
+    tokenizer = load_tokenizer_of(arguments.tokenizer, manifest.tokenizer_fingerprint)
     _check_checksums(arguments.prefix, manifest)
     _check_tokens(reader, manifest)
     report: Report = {"prefix": arguments.prefix, "documents": reader.num_documents, "tokens": reader.num_tokens}
@@ -179,18 +174,11 @@ class TextBatch:
 
 
 def _batches(files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell) -> Iterator[TextBatch]:
-    texts: list[str] = []
-    size = first = 0
-    for document in documents_of(files, reading, bad, tell):
-        if document.is_blank:
-            continue
-        texts.append(document.text)
-        size += document.text_bytes
-        if size >= BATCH_BYTES:
-            yield TextBatch(first, texts)
-            first, texts, size = first + len(texts), [], 0
-    if texts:
-        yield TextBatch(first, texts)
+    first = 0
+    documents = (document for document in documents_of(files, reading, bad, tell) if not document.is_blank)
+    for group in groups(documents, lambda document: document.text_bytes, BATCH_BYTES):
+        yield TextBatch(first, [document.text for document in group])
+        first += len(group)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, StrictInt, StrictStr, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from attnres_train.config.flat import flattened
-from attnres_train.config.keys import Key, all_keys
+from attnres_train.config.keys import Key, all_keys, flattened
 from attnres_train.config.names import unknown_key
 from attnres_train.config.show import toml_value
 from attnres_train.errors import Problem, Refused

@@ -13,7 +13,7 @@ metadata.py      reading that format's metadata without running what is in it
 plain.py         what torch's safe mode does not load, in words
 random_state.py  the random streams of each rank
 space.py         whether the next one will have room
-config.py        the [checkpoint] section
+config.py        the [checkpoint] section; rules.py what it may say
 
 What DeepSpeed itself saved becomes a checkpoint of this format by `attnres import`: attnres_train/importing.
 """

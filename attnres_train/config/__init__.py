@@ -4,18 +4,17 @@
     load.py        file + overrides -> RunConfig, with where every value came from; all problems at once
     locate.py      TOML with line numbers, read on past errors
     overrides.py   `--section.key value`
-    flat.py        tables of TOML by dotted key
     keys.py        every key with what it takes, read off the sections
     sift.py        known keys from unknown ones
     names.py       the nearest known name of a misspelt one; what this version does not have
     build.py       types and ranges
-    give_way.py    what the command line leaves without meaning in the file, with unused.py
-    check.py       rules between keys, with check_batch.py, check_schedule.py and nearest.py
-    files.py       what the configuration names must exist
+    give_way.py    what the command line leaves without meaning in the file
+    check.py       the rules of all sections gathered; each lives in the rules.py of the section's room
     resolve.py     what follows from a configuration: vocabulary, split, micro-batches, run folder
     show.py        a configuration as TOML text
 
 Of all texts `~` and `$NAME` are read as a shell reads them (attnres_train/paths.py).
 
-All but load.py, files.py and resolve.py are pure, and none needs torch.
+A room's rules.py has `problems(config, world)`, pure, on what may be impossible still: a `Setup` is of a configuration
+that these have passed. `file_problems` looks at what the configuration names. Nothing here needs torch.
 """

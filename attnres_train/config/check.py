@@ -1,132 +1,53 @@
-"""Rules between keys, as pure functions: all problems of a configuration at once, with remedies."""
+"""The rules of all rooms, gathered: all problems of a configuration at once, with remedies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import gcd
+from pathlib import Path
 
-from attnres_train.config.check_batch import check_batch
-from attnres_train.config.check_data import check_data
-from attnres_train.config.check_engine import check_engine
-from attnres_train.config.check_observe import check_observe
-from attnres_train.config.check_residual import check_residual
-from attnres_train.config.check_schedule import check_schedule
-from attnres_train.config.nearest import join_or, nearest_divisors, nearest_multiples
+from attnres_train.checkpoint import rules as checkpoint
+from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
-from attnres_train.errors import Problem
-from attnres_train.words import counted
+from attnres_train.data import rules as data
+from attnres_train.depth import rules as depth
+from attnres_train.engine import rules as engine
+from attnres_train.errors import Problem, Refused
+from attnres_train.model import rules as model
+from attnres_train.observe import rules as observe
+from attnres_train.optim import rules as optim
+from attnres_train.parallel import rules as parallel
+from attnres_train.tokenizer import rules as tokenizer
+from attnres_train.trainer import rules as trainer
 
-_STAGES = ("parallel.pipeline", "parallel.virtual")
+_ROOMS = (model, parallel, depth, trainer, optim, tokenizer, data, engine, observe)
 
 
-def check(config: RunConfig, world_size: int | None = None) -> list[Problem]:
-    """Problems of `config` on `world_size` ranks; None stands for one replica of the model (data degree 1).
+def check(config: RunConfig, world: int | None = None) -> list[Problem]:
+    """Problems of `config` on `world` ranks; None stands for one replica of the model (data degree 1).
 
-    Looks at no file, and does not ask for data: a configuration may be made for a plan alone.
+    Pure: looks at no file, and does not ask for data.
     """
-    return [
-        *_heads(config),
-        *_tensor(config),
-        *check_residual(config),
-        *_grid(config),
-        *_stages(config),
-        *check_batch(config, world_size),
-        *check_schedule(config),
-        *_tokenizer(config),
-        *check_data(config),
-        *check_engine(config),
-        *check_observe(config, world_size),
-    ]
+    return [problem for room in _ROOMS for problem in room.problems(config, world)]
 
 
-def _heads(config: RunConfig) -> Iterator[Problem]:
-    model = config.model
-    width, heads, groups = model.hidden_size, model.num_attention_heads, model.query_groups
-    near = join_or(nearest_multiples(width, 2 * heads))
-    if width % heads:
-        message = f"{width} is not a multiple of model.num_attention_heads = {heads}"
-        yield Problem("model.hidden_size", message, f"nearest widths with an even head size: {near}")
-    elif model.head_size % 2:
-        message = f"{width} / {heads} heads = {model.head_size}, but rotary positions need an even head size"
-        yield Problem("model.hidden_size", message, f"nearest: {near}")
-    if heads % groups:
-        message = f"{groups} does not divide model.num_attention_heads = {heads}"
-        yield Problem("model.num_query_groups", message, f"write {join_or(nearest_divisors(groups, heads))}")
+def check_files(config: RunConfig, config_path: str | Path) -> list[Problem]:
+    """Problems of the tokenizer, data, checkpoint and libraries that `config` names; relative paths from here."""
+    absent = [*tokenizer.file_problems(config), *data.file_problems(config)]
+    # Wrong weights are `check`'s to tell; what cannot be blended is not opened.
+    can_be_opened = not absent and not any(data.weight_problems(config))
+    folder = run_folder(config, config_path)
+    contents = _contents(config) if can_be_opened else ()
+    kept = [*trainer.file_problems(folder), *checkpoint.file_problems(config, folder)]
+    return [*absent, *contents, *kept, *engine.file_problems(config), *observe.file_problems(config)]
 
 
-def _tensor(config: RunConfig) -> Iterator[Problem]:
-    model, parallel, tensor = config.model, config.parallel, config.parallel.tensor
-    divided = {
-        "model.num_attention_heads": model.num_attention_heads,
-        "model.num_query_groups": model.query_groups,
-        "model.ffn_hidden_size": model.ffn_hidden_size,
-    }
-    if parallel.sequence:
-        divided["training.sequence_length"] = config.training.sequence_length
-        if tensor == 1:
-            message = "true, but parallel.tensor = 1: there is no rank to share the sequence with"
-            remedy = "set parallel.tensor to 2 or more, or parallel.sequence = false"
-            yield Unused("parallel.sequence", message, remedy, made_by=("parallel.tensor",))
-    broken = [f"{key} = {number}" for key, number in divided.items() if number % tensor]
-    if broken:
-        verb = "is no multiple" if len(broken) == 1 else "are no multiples"
-        common = gcd(*divided.values())
-        remedy = f"degrees that divide all of them: {join_or(nearest_divisors(tensor, common))}"
-        yield Problem("parallel.tensor", f"{' and '.join(broken)} {verb} of parallel.tensor = {tensor}", remedy)
+def _contents(config: RunConfig) -> tuple[Problem, ...]:
+    """Whether the corpora are whole and were made with this tokenizer."""
+    if config.data.train is None:
+        return ()
+    from attnres_train.corpora import open_corpora  # imports numpy, which a plan can do without
 
-
-def _grid(config: RunConfig) -> Iterator[Problem]:
-    parallel = config.parallel
-    if parallel.virtual > 1 and parallel.pipeline == 1:
-        message = f"{parallel.virtual}, but parallel.pipeline = 1: chunks interleave over two ranks or more"
-        remedy = "set parallel.virtual = 1, or parallel.pipeline to 2 or more"
-        yield Unused("parallel.virtual", message, remedy, made_by=("parallel.pipeline",))
-    group = parallel.micro_batch_group
-    if group is not None and parallel.virtual == 1:
-        message = f"{group}, but parallel.virtual = 1: groups take turns between the stages of a rank"
-        remedy = "remove it, or set parallel.virtual to 2 or more"
-        yield Unused("parallel.micro_batch_group", message, remedy, made_by=_STAGES)
-    elif group is not None and group < parallel.pipeline:
-        message = f"{group} is less than parallel.pipeline = {parallel.pipeline}: a group must fill the pipeline"
-        remedy = f"write {parallel.pipeline} or more, or remove it"
-        yield Unused("parallel.micro_batch_group", message, remedy, made_by=_STAGES)
-    for key, degree in (("parallel.context", parallel.context), ("parallel.expert", parallel.expert)):
-        if degree > 1:
-            what = key.rpartition(".")[2]
-            yield Problem(key, f"{degree}: {what} parallelism is not in this version", f"set {key} = 1")
-
-
-def _stages(config: RunConfig) -> Iterator[Problem]:
-    parallel, layers = config.parallel, config.model.num_layers
-    stages, split = parallel.num_stages, parallel.layers_per_stage
-    grid = f"pipeline {parallel.pipeline} * virtual {parallel.virtual} = {counted(stages, 'stage')}"
-    if split is None:
-        if layers < stages:
-            message = f"{grid}, but model.num_layers = {layers}: not every stage gets one"
-            empty = [1] * layers + [0] * (stages - layers)
-            remedy = f"make pipeline * virtual {layers} or less, or state parallel.layers_per_stage = {empty}"
-            yield Problem("parallel.pipeline", message, remedy)
-        return
-    if len(split) != stages:
-        message = f"{counted(len(split), 'number')}, wanted {stages} ({grid})"
-        remedy = f"write {counted(stages, 'number')} with a sum of {layers}"
-        yield Unused("parallel.layers_per_stage", message, remedy, made_by=_STAGES)
-    if min(split, default=0) < 0:
-        message = f"{min(split)} layers on a stage"
-        yield Problem("parallel.layers_per_stage", message, "write 0 or more for every stage")
-    if parallel.history_cache == "on" and not parallel.exact_gradients and 0 in split[1:-1]:
-        message = f'"on", but parallel.layers_per_stage = {list(split)} has a stage of no layers between others'
-        remedy = 'write history_cache = "auto" or "off", or give every stage but the first and the last a layer'
-        yield Problem("parallel.history_cache", message, remedy)
-    if sum(split) != layers:
-        message = f"sum {sum(split)}, wanted {layers} (model.num_layers)"
-        even = [layers // stages + (stage < layers % stages) for stage in range(stages)]
-        remedy = f"for instance {even}; or leave it out to balance"
-        yield Unused("parallel.layers_per_stage", message, remedy, made_by=("model.num_layers", *_STAGES))
-
-
-def _tokenizer(config: RunConfig) -> Iterator[Problem]:
-    if config.tokenizer.model is None and config.tokenizer.vocab_size is None:
-        remedy = "set tokenizer.model (for training), or tokenizer.vocab_size (for a plan)"
-        yield Problem("tokenizer.model", "neither it nor tokenizer.vocab_size is set", remedy)
+    try:
+        open_corpora(config)
+    except Refused as refused:
+        return refused.problems
+    return ()

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnres_train.config.build import show_value
-from attnres_train.config.check_schedule import schedule_fits
 from attnres_train.config.keys import Key
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
+from attnres_train.optim.rules import schedule_fits
 from attnres_train.words import counted
 
 COMMAND_LINE = "command line"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -50,6 +50,18 @@ def all_keys() -> dict[str, Key]:
 def section_names(keys: Mapping[str, Key]) -> list[str]:
     """Dotted names of the sections, in order."""
     return list(dict.fromkeys(key.section for key in keys.values()))
+
+
+def flattened(tables: Mapping[str, Any], known: Collection[str], prefix: str = "") -> dict[str, Any]:
+    """Tables of TOML as values by dotted key; the value of a `known` key may be a table itself."""
+    values: dict[str, Any] = {}
+    for name, value in tables.items():
+        dotted = prefix + name
+        if isinstance(value, Mapping) and dotted not in known:
+            values |= flattened(value, known, f"{dotted}.")
+        else:
+            values[dotted] = value
+    return values
 
 
 def _keys_of(cls: Any, prefix: str) -> list[Key]:

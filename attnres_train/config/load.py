@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from attnres_train.checkpoint.rules import resume_problems
 from attnres_train.config.build import build
-from attnres_train.config.check import check
-from attnres_train.config.files import check_files, check_needed_for_training, check_resume
+from attnres_train.config.check import check, check_files
 from attnres_train.config.give_way import COMMAND_LINE, DEFAULT, Settled, give_way
 from attnres_train.config.keys import Key, all_keys
 from attnres_train.config.locate import Document, Fault, read_document
 from attnres_train.config.overrides import parse_overrides
+from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.sift import sift
+from attnres_train.data.rules import training_problems
 from attnres_train.errors import Problem, Refused
 
 Purpose = Literal["plan", "check", "train"]
@@ -85,8 +87,9 @@ def load_checked(
     settled = reading.settled(world_size)
     found = check(settled.config, world_size)
     found += check_files(settled.config, path) if purpose != "plan" else []
-    found += check_needed_for_training(settled.config) if purpose == "train" else []
-    found += check_resume(settled.config, path) if purpose == "check" and not found else []
+    found += training_problems(settled.config) if purpose == "train" else []
+    if purpose == "check" and not found:
+        found += resume_problems(settled.config, run_folder(settled.config, path))
     problems += [_placed(problem, settled.origins) for problem in found if problem.key not in reading.meant]
     if problems:
         raise Refused(problems)

@@ -13,7 +13,7 @@
     summary.py    what a run takes from each source, in words
     loader.py     the batches of a step on one data rank
     ahead.py      the next step's batches, read while this one runs
-    config.py     the [data] section
+    config.py     the [data] section; rules.py what it may say
 
 A *position* counts samples from the start of a run. What is drawn at a position depends on nothing else: not
 on micro-batch, accumulation, rank count, or on what was read before. So there is no index to build or cache,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Protocol
 
 from attnres_train.data.loader import Batch
@@ -32,9 +31,7 @@ class ReadAhead:
     def __enter__(self) -> ReadAhead:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:  # a failure must not wait for a disk that may be its cause
             self._settle()
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +31,8 @@ import numpy.typing as npt
 from attnres_train.data.blend import Blend
 from attnres_train.data.drawn import drawn_digest
 from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, sidecar_path
-from attnres_train.data.manifest import Manifest, check_pair, read_manifest
+from attnres_train.data.indexed import bin_path, idx_path, sidecar_path
+from attnres_train.data.manifest import Manifest, open_pair
 from attnres_train.data.order import SampleOrder, derive_key
 from attnres_train.data.summary import SourceSummary
 from attnres_train.errors import Problem, Refused, refuse
@@ -41,7 +42,7 @@ class Sample(NamedTuple):
     """One sample; `sample_id` is `source:eEPOCH:index`, for example `0:e2:117`; tokens are [T + 1].
 
     `segments` [T] has the number of each input's document, counted from the start of the sample; None where documents
-    are not told apart.
+    are not isolated.
     """
 
     sample_id: str
@@ -51,43 +52,44 @@ class Sample(NamedTuple):
     """Its number in the blend."""
 
 
-class Corpus:
-    """One pair and a sequence length T.
+@dataclass(frozen=True)
+class Cut:
+    """How pairs are opened and cut into samples of `sequence_length` T."""
 
-    Raises Refused where the pair is damaged, shorter than one sample, or made with another tokenizer than the
-    one of `vocabulary_size` pieces and `tokenizer_fingerprint` (None where only the size is known); where its index,
-    or with `read_all` its tokens, are not those that its manifest describes; and where `isolate_documents` asks for
-    documents that the pair does not mark.
+    sequence_length: int
+    vocabulary_size: int
+    tokenizer_fingerprint: str | None = None
+    """None where only the size of the vocabulary is known."""
+    isolate_documents: bool = False
+    read_all: bool = False
+    """Whether all tokens are held against the manifest, not the index alone."""
+
+
+class Corpus:
+    """One pair, cut into samples.
+
+    Raises Refused where the pair is damaged, shorter than one sample, or made with another tokenizer than that of
+    `cut`; where its index, or with `read_all` its tokens, are not those that its manifest describes; and where
+    `isolate_documents` asks for documents that the pair does not mark.
     """
 
-    def __init__(
-        self,
-        prefix: str | Path,
-        sequence_length: int,
-        vocabulary_size: int,
-        tokenizer_fingerprint: str | None = None,
-        isolate_documents: bool = False,
-        read_all: bool = False,
-    ):
+    def __init__(self, prefix: str | Path, cut: Cut):
         self.prefix = str(prefix)
-        self.sequence_length = sequence_length
-        self.vocabulary_size = vocabulary_size
-        self.reader = IndexedReader(prefix)
-        self.manifest = read_manifest(prefix)
+        self.cut = cut
+        self.reader, self.manifest = open_pair(prefix)
         if self.manifest is not None:
-            check_pair(self.manifest, self.reader)
             _check_contents(idx_path(prefix), self.index_sha256, self.manifest.idx_sha256)
-            _check_tokenizer(self.prefix, self.manifest, vocabulary_size, tokenizer_fingerprint)
-        self._all_sha256 = sha256_of_file(bin_path(prefix)) if read_all else ""
-        if self.manifest is not None and read_all:
+            _check_tokenizer(self.prefix, self.manifest, cut.vocabulary_size, cut.tokenizer_fingerprint)
+        self._all_sha256 = sha256_of_file(bin_path(prefix)) if cut.read_all else ""
+        if self.manifest is not None and cut.read_all:
             _check_contents(bin_path(prefix), self._all_sha256, self.manifest.bin_sha256)
-        self._separator = _require_eod(self.prefix, self.manifest) if isolate_documents else None
-        self.num_samples = max(0, self.reader.num_tokens - 1) // sequence_length
+        self._separator = _require_eod(self.prefix, self.manifest) if cut.isolate_documents else None
+        self.num_samples = max(0, self.reader.num_tokens - 1) // cut.sequence_length
         if self.num_samples < 1:
             raise refuse(
                 self.prefix,
-                f"holds {self.reader.num_tokens} tokens; one sample needs {sequence_length + 1} "
-                f"(sequence length {sequence_length} + 1)",
+                f"holds {self.reader.num_tokens} tokens; one sample needs {cut.sequence_length + 1} "
+                f"(sequence length {cut.sequence_length} + 1)",
                 "use a larger corpus or a shorter training.sequence_length",
             )
 
@@ -99,13 +101,14 @@ class Corpus:
         """
         if not 0 <= index < self.num_samples:
             raise IndexError(f"sample {index} of {self.num_samples}")
-        tokens = self.reader.window(index * self.sequence_length, self.sequence_length + 1)
+        length = self.cut.sequence_length
+        tokens = self.reader.window(index * length, length + 1)
         lowest, highest = int(tokens.min()), int(tokens.max())
-        if lowest < 0 or highest >= self.vocabulary_size:
+        if lowest < 0 or highest >= self.cut.vocabulary_size:
             wrong = lowest if lowest < 0 else highest
             raise refuse(
                 f"{self.prefix}: sample {index}",
-                f"holds id {wrong}, outside the vocabulary of {self.vocabulary_size}",
+                f"holds id {wrong}, outside the vocabulary of {self.cut.vocabulary_size}",
                 "use the tokenizer that the pair was made with, or copy the pair again",
             )
         return tokens
@@ -168,14 +171,7 @@ def _require_eod(prefix: str, manifest: Manifest | None) -> int:
     )
 
 
-def open_all(
-    weights: Mapping[str, float],
-    sequence_length: int,
-    vocabulary_size: int,
-    fingerprint: str | None,
-    isolate: bool,
-    read_all: bool,
-) -> dict[int, Corpus]:
+def open_all(weights: Mapping[str, float], cut: Cut) -> dict[int, Corpus]:
     """The corpora of weight above 0, by their number in `weights`; all problems are refused at once."""
     corpora: dict[int, Corpus] = {}
     problems: list[Problem] = []
@@ -183,7 +179,7 @@ def open_all(
         if weight == 0:
             continue
         try:
-            corpora[number] = Corpus(prefix, sequence_length, vocabulary_size, fingerprint, isolate, read_all)
+            corpora[number] = Corpus(prefix, cut)
         except Refused as refused:
             problems.extend(refused.problems)
     if problems:
@@ -200,23 +196,12 @@ class TrainingData:
     Raises Refused as `Blend` and `Corpus` do, for all corpora at once.
     """
 
-    def __init__(
-        self,
-        weights: Mapping[str, float],
-        sequence_length: int,
-        seed: int,
-        vocabulary_size: int,
-        tokenizer_fingerprint: str | None = None,
-        isolate_documents: bool = False,
-        read_all: bool = False,
-    ):
+    def __init__(self, weights: Mapping[str, float], cut: Cut, seed: int):
         self.weights = dict(weights)
-        self.sequence_length = sequence_length
+        self.cut = cut
         self.seed = seed
         self.blend = Blend(self.weights)
-        self.corpora = open_all(
-            self.weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents, read_all
-        )
+        self.corpora = open_all(self.weights, cut)
         # A key of its own for every source, or corpora of equal size would be shuffled alike.
         self._orders = {
             number: SampleOrder(corpus.num_samples, derive_key(seed, number)) for number, corpus in self.corpora.items()
@@ -238,19 +223,17 @@ class TrainingData:
 
     def summary(self, total_samples: int, drawn: int = 0) -> list[SourceSummary]:
         """What `total_samples` draws from the start of the run take from each source, but for the first `drawn`."""
-        before, after = self.blend.draws(drawn), self.blend.draws(total_samples)
         total_weight = sum(map(Fraction, self.weights.values()))  # exact: a sum of floats may overflow
+        sources = zip(self.weights.items(), self.blend.draws(drawn), self.blend.draws(total_samples), strict=True)
         return [
-            _summarize(
-                prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), before[number], after[number]
-            )
-            for number, (prefix, weight) in enumerate(self.weights.items())
+            _summarized(prefix, float(Fraction(weight) / total_weight), self.corpora.get(number), before, after)
+            for number, ((prefix, weight), before, after) in enumerate(sources)
         ]
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 over all that the order depends on: equal on ranks that see the same samples."""
-        parts = [f"{self.seed} {self.sequence_length} {self.blend.counts}"]
+        parts = [f"{self.seed} {self.cut.sequence_length} {self.blend.counts}"]
         parts += [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()]
         return digest_of(parts)
 
@@ -261,18 +244,11 @@ def cut_sample(name: str, corpus: Corpus, source: int, index: int) -> Sample:
     return Sample(name, tokens, corpus.segments(tokens), source)
 
 
-def _summarize(prefix: str, share: float, corpus: Corpus | None, before: int, after: int) -> SourceSummary:
-    return SourceSummary(
-        prefix=prefix,
-        weight=share,
-        samples=corpus.num_samples if corpus else None,
-        tokens=corpus.reader.num_tokens if corpus else None,
-        documents=corpus.reader.num_documents if corpus else None,
-        known_tokenizer=corpus is not None and corpus.manifest is not None,
-        draws=after - before,
-        epochs_before=before / corpus.num_samples if corpus else 0.0,
-        epochs=after / corpus.num_samples if corpus else 0.0,
-    )
+def _summarized(prefix: str, share: float, corpus: Corpus | None, before: int, after: int) -> SourceSummary:
+    if corpus is None:
+        return SourceSummary(prefix, share, None, None, "", before, after - before)
+    note = "" if corpus.manifest else "; no manifest: made with which tokenizer is not known"
+    return SourceSummary(prefix, share, corpus.num_samples, corpus.reader.num_tokens, note, before, after - before)
 
 
 def digest_of(parts: list[str]) -> str:

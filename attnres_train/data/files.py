@@ -8,7 +8,6 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Literal
 
 from attnres_train.durable import flush_folder
@@ -50,12 +49,7 @@ class Publication:
     def __enter__(self) -> Publication:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.discard()
 
     def open(self, path: Path) -> BinaryIO:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -132,11 +133,12 @@ class IndexedReader:
         count = int(self.lengths[first:last].sum(dtype=np.int64))
         return self.window(int(self._offsets[first]) // self.type.itemsize, count)
 
-    def document_lengths(self, start: int, count: int) -> npt.NDArray[np.int64]:
-        """The tokens of each of `count` documents from `start` on."""
-        bounds = self.bounds[start : start + count + 1].astype(np.int64)
-        ends = np.concatenate(([0], self.lengths[int(bounds[0]) : int(bounds[-1])].cumsum(dtype=np.int64)))
-        return np.diff(ends[bounds - bounds[0]])
+    def document_lengths(self) -> Iterator[npt.NDArray[np.int64]]:
+        """The tokens of each document, of BLOCK documents at a time."""
+        for start in range(0, self.num_documents, BLOCK):
+            bounds = self.bounds[start : start + BLOCK + 1].astype(np.int64)
+            ends = np.concatenate(([0], self.lengths[int(bounds[0]) : int(bounds[-1])].cumsum(dtype=np.int64)))
+            yield np.diff(ends[bounds - bounds[0]])
 
     def _check(self, in_order: bool) -> None:
         expected, found = self.num_tokens * self.type.itemsize, bin_path(self.prefix).stat().st_size

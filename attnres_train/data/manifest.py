@@ -123,6 +123,14 @@ def check_pair(manifest: Manifest, reader: IndexedReader) -> None:
         )
 
 
+def open_pair(prefix: str | Path) -> tuple[IndexedReader, Manifest | None]:
+    """The pair `prefix` and its manifest, if it has one. Raises Refused where either is damaged, or they differ."""
+    reader, manifest = IndexedReader(prefix), read_manifest(prefix)
+    if manifest is not None:
+        check_pair(manifest, reader)
+    return reader, manifest
+
+
 def lists_of(manifest: Manifest, prefix: str | Path) -> list[tuple[Path, str]]:
     """The lists that lie beside the pair, and the SHA-256 that each must have."""
     return [(Path(f"{prefix}{ending}"), digest) for ending, digest in manifest.lists.items()]

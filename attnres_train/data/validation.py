@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnres_train.data.blend import Blend
-from attnres_train.data.corpus import Sample, cut_sample, digest_of, open_all
-from attnres_train.data.summary import Shortfall
+from attnres_train.data.corpus import Cut, Sample, cut_sample, digest_of, open_all
 
 
 class ValidationData:
@@ -21,26 +20,15 @@ class ValidationData:
     Raises Refused as `TrainingData` does.
     """
 
-    def __init__(
-        self,
-        weights: Mapping[str, float],
-        sequence_length: int,
-        num_samples: int,
-        vocabulary_size: int,
-        tokenizer_fingerprint: str | None = None,
-        isolate_documents: bool = False,
-        read_all: bool = False,
-    ):
+    def __init__(self, weights: Mapping[str, float], cut: Cut, num_samples: int):
         if num_samples < 1:
             raise ValueError(f"a validation set of {num_samples} samples")
         draws = Blend(weights).draws(num_samples)
-        self.sequence_length = sequence_length
-        self.corpora = open_all(
-            weights, sequence_length, vocabulary_size, tokenizer_fingerprint, isolate_documents, read_all
-        )
+        self.cut = cut
+        self.corpora = open_all(weights, cut)
         self._counts = {number: min(draws[number], corpus.num_samples) for number, corpus in self.corpora.items()}
         self.shortfalls = [
-            Shortfall(corpus.prefix, draws[number], corpus.num_samples)
+            f"training.eval_samples asks {corpus.prefix} for {draws[number]:,} samples; it holds {corpus.num_samples:,}"
             for number, corpus in self.corpora.items()
             if draws[number] > corpus.num_samples
         ]
@@ -62,7 +50,7 @@ class ValidationData:
     @property
     def fingerprint(self) -> str:
         """SHA-256 over all that the samples depend on: equal on ranks that evaluate on the same ones."""
-        parts = [f"{self.sequence_length} {len(self)}"]
+        parts = [f"{self.cut.sequence_length} {len(self)}"]
         return digest_of(parts + [f"{number} {corpus.fingerprint}" for number, corpus in self.corpora.items()])
 
     def samples(self, positions: npt.NDArray[np.integer]) -> list[Sample]:

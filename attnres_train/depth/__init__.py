@@ -7,7 +7,7 @@
     aggregation.py  the operator: softmax over sources, one contract
     backends.py     which implementation runs; kernels/ holds them, mix.py makes them a node of the graph
     modes/          the residual modes behind one small interface; reader.py makes a module of one
-    config.py       the [residual] section
+    config.py       the [residual] section; rules.py what it may say
 
 `aggregate` is imported on first use: the layout is plain arithmetic, and `attnres check` and `attnres plan`
 need it in a fraction of the time that importing torch takes.

@@ -9,5 +9,5 @@ deepspeed_settings.py  the configuration that DeepSpeed gets
 deepspeed_json.py      what of a user's own DeepSpeed JSON is taken, and why the rest is refused
 deepspeed_patches.py   what is changed inside DeepSpeed, and why
 mpu.py                 our process grid in DeepSpeed's words
-config.py              the [engine] section
+config.py              the [engine] section; rules.py what it may say
 """

@@ -1,19 +1,21 @@
 """A user's own DeepSpeed JSON: what of it is taken, and why the rest is refused.
 
-Values are held against the pydantic models of the installed DeepSpeed, names against those models and the lists
-here. `tests/unit/test_deepspeed_json.py` fails when DeepSpeed no longer reads a name of the lists.
+Names are held against the lists here, values against the pydantic models of the installed DeepSpeed.
+`tests/unit/test_deepspeed_json.py` fails when DeepSpeed no longer reads a name of the lists.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.errors import Problem
@@ -55,27 +57,42 @@ FIXED: Mapping[str, str] = {
 }
 """What the engine sets itself, and why."""
 
-TAKEN: Mapping[str, type] = {
+TAKEN: Mapping[str, Any] = {
     "wall_clock_breakdown": bool,
     "memory_breakdown": bool,
     "dump_state": bool,
     "disable_python_gc": bool,
-    "log_level": str,
+    "log_level": Literal["debug", "info", "warning", "error", "critical"],
 }
-LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
-ZERO_TAKEN = (
-    "allgather_partitions",
-    "allgather_bucket_size",
-    "reduce_scatter",
-    "use_multi_rank_bucket_allreduce",
-    "sub_group_size",
-    "stage3_prefetch_bucket_size",
-    "stage3_max_live_parameters",
-    "stage3_max_reuse_distance",
-    "log_trace_cache_warnings",
-)
-TABLES_TAKEN = ("comms_logger", "tensorboard", "csv_monitor", "wandb", "comet", "flops_profiler")
-"""Whole tables that are handed on."""
+"""What stands in no table."""
+
+TABLES: Mapping[str, tuple[str, tuple[str, ...] | None]] = {
+    "zero_optimization": (
+        "runtime.zero.config.DeepSpeedZeroConfig",
+        (
+            "allgather_partitions",
+            "allgather_bucket_size",
+            "reduce_scatter",
+            "use_multi_rank_bucket_allreduce",
+            "sub_group_size",
+            "stage3_prefetch_bucket_size",
+            "stage3_max_live_parameters",
+            "stage3_max_reuse_distance",
+            "log_trace_cache_warnings",
+        ),
+    ),
+    "zero_optimization.offload_optimizer": (
+        "runtime.zero.offload_config.DeepSpeedZeroOffloadOptimizerConfig",
+        ("pin_memory",),
+    ),
+    "comms_logger": ("comm.config.CommsLoggerConfig", None),
+    "tensorboard": ("monitor.config.TensorBoardConfig", None),
+    "csv_monitor": ("monitor.config.CSVConfig", None),
+    "wandb": ("monitor.config.WandbConfig", None),
+    "comet": ("monitor.config.CometConfig", None),
+    "flops_profiler": ("profiling.config.DeepSpeedFlopsProfilerConfig", None),
+}
+"""The tables: DeepSpeed's class that judges the values, and the names that are taken; None for all."""
 
 LIBRARIES = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 """What the monitors among them import."""
@@ -109,16 +126,15 @@ def check_json(path: str) -> list[Problem]:
     key = "engine.deepspeed.config"
     twins: list[str] = []
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        found = json.loads(text, object_pairs_hook=partial(_table_of, twins))
+        found = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=partial(_table_of, twins))
     except OSError as error:
         return [Problem(key, f"{Path(path).absolute()} cannot be read: {error.strerror}", "correct the path")]
     except (ValueError, UnicodeDecodeError) as error:
         return [Problem(key, f"{path} is not JSON: {error}", "correct the file")]
     if not isinstance(found, dict):
         return [Problem(key, f"{path} holds no table", "write { ... }")]
-    doubled = [(name, f"stands twice (lines {_lines(text, name)})", "keep one") for name in twins]
-    return [Problem(f"{path}: {name}", message, remedy) for name, message, remedy in [*doubled, *_problems(found)]]
+    told = [*((name, "stands twice", "keep one") for name in twins), *_problems("", found)]
+    return [Problem(f"{path}: {name}", message, remedy) for name, message, remedy in told]
 
 
 def _table_of(twins: list[str], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -128,107 +144,45 @@ def _table_of(twins: list[str], pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _lines(text: str, name: str) -> str:
-    """The lines on which `name` is a key, on whatever level."""
-    key = re.compile(re.escape(json.dumps(name)) + r"\s*:")
-    return ", ".join(str(text.count("\n", 0, place.start()) + 1) for place in key.finditer(text))
-
-
-def _problems(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    known = [*(name for name in (*OURS, *FIXED) if "." not in name), *TAKEN, *TABLES_TAKEN, *NOT_HERE]
-    for name, value in found.items():
-        if name == "zero_optimization":
-            yield from _zero(value)
-        elif name in TABLES_TAKEN:
-            yield from _table(name, value)
-        elif name in TAKEN:
-            if not isinstance(value, TAKEN[name]):
-                yield name, f"{json.dumps(value)} is no {TAKEN[name].__name__}", "correct the value"
-            elif name == "log_level" and value not in LOG_LEVELS:
-                near = difflib.get_close_matches(str(value), LOG_LEVELS, n=1, cutoff=0.3)
-                remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(LOG_LEVELS)}"
-                yield name, f"{json.dumps(value)} is no level of DeepSpeed's log", remedy
-        else:
-            yield _refusal(name, name, [*known, "zero_optimization"])
-
-
-def _zero(value: Any) -> Iterator[tuple[str, str, str]]:
-    if not isinstance(value, dict):
-        yield "zero_optimization", "is no table", "write { ... }"
+def _problems(where: str, table: Any) -> Iterator[tuple[str, str, str]]:
+    """Of the table called `where`, "" for the whole file, and of those in it."""
+    if not isinstance(table, dict):
+        yield where, "is no table", "write { ... }"
         return
-    import_deepspeed()
-    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-    from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig as Offload
-
-    names = [field.alias or name for name, field in DeepSpeedZeroConfig.model_fields.items()]
-    taken = {name: setting for name, setting in value.items() if name in ZERO_TAKEN}
-    for name in value.keys() - taken.keys() - {"offload_optimizer"}:
-        yield _refusal(f"zero_optimization.{name}", name, names)
-    yield from _invalid("zero_optimization", DeepSpeedZeroConfig, taken)
-    offload = value.get("offload_optimizer", {})
-    if not isinstance(offload, dict):
-        yield "zero_optimization.offload_optimizer", "is no table", "write { ... }"
-        return
-    pinned = {name: setting for name, setting in offload.items() if name == "pin_memory"}
-    for name in offload.keys() - pinned.keys():
-        yield _refusal(f"zero_optimization.offload_optimizer.{name}", name, list(Offload.model_fields))
-    yield from _invalid("zero_optimization.offload_optimizer", Offload, pinned)
-
-
-def _table(name: str, value: Any) -> Iterator[tuple[str, str, str]]:
-    if not isinstance(value, dict):
-        yield name, "is no table", "write { ... }"
-        return
-    import_deepspeed()
-    if name == "flops_profiler":  # the one that is no pydantic model
-        from deepspeed.profiling.config import DeepSpeedFlopsProfilerConfig
-
-        defaults = vars(DeepSpeedFlopsProfilerConfig({}))
-        for key, setting in value.items():
-            if key not in defaults:
-                yield _refusal(f"{name}.{key}", key, list(defaults))
-            elif not _is_like(setting, defaults[key]):
-                wanted = "str" if defaults[key] is None else type(defaults[key]).__name__
-                yield f"{name}.{key}", f"{json.dumps(setting)} is no {wanted}", "correct the value"
-        return
-    from deepspeed.comm.config import CommsLoggerConfig
-    from deepspeed.monitor import config as monitors
-
-    models = {
-        "comms_logger": CommsLoggerConfig,
-        "tensorboard": monitors.TensorBoardConfig,
-        "csv_monitor": monitors.CSVConfig,
-        "wandb": monitors.WandbConfig,
-        "comet": monitors.CometConfig,
-    }
-    library = LIBRARIES.get(name)
-    if value.get("enabled") is True and library is not None and find_spec(library) is None:
-        yield name, f"needs {library}, which is not installed", f"pip install {library}, or leave it out"
-    unknown = value.keys() - models[name].model_fields.keys()
-    for key in unknown:
-        yield _refusal(f"{name}.{key}", key, list(models[name].model_fields))
-    yield from _invalid(name, models[name], {key: value[key] for key in value.keys() - unknown})
-
-
-def _is_like(setting: Any, default: Any) -> bool:
-    """Whether `setting` is of the type of `default`; None stands for a text or nothing."""
-    if default is None:
-        return setting is None or isinstance(setting, str)
-    if isinstance(default, float):
-        return isinstance(setting, float | int) and not isinstance(setting, bool)
-    return type(setting) is type(default)
-
-
-def _invalid(where: str, model: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What DeepSpeed's own model says against the values."""
-    from pydantic import ValidationError
-
+    library = LIBRARIES.get(where)
+    if table.get("enabled") is True and library is not None and find_spec(library) is None:
+        yield where, f"needs {library}, which is not installed", f"pip install {library}, or leave it out"
+    model = _model(where)
+    known = {field.alias or name for name, field in model.model_fields.items()}
+    taken = TABLES[where][1] or known if where else known
+    for name, value in table.items():
+        dotted = f"{where}.{name}" if where else name
+        if dotted in TABLES:
+            yield from _problems(dotted, value)
+        elif name not in taken:
+            others = [] if where else [name for name in (*OURS, *FIXED, *TABLES, *NOT_HERE) if "." not in name]
+            yield _refusal(dotted, name, [*known, *others])
     try:
-        model(**values)
+        model(**{name: value for name, value in table.items() if name in taken})
     except ValidationError as error:
         for fault in error.errors():
-            path = ".".join([where, *map(str, fault["loc"])])
+            path = ".".join(filter(None, [where, *map(str, fault["loc"])]))
             yield path, f"{json.dumps(fault['input'])}: {fault['msg']}", "correct the value"
+
+
+def _model(where: str) -> type[BaseModel]:
+    """What judges the values of a table."""
+    fields = {name: (kind, None) for name, kind in TAKEN.items()}
+    if where:
+        import_deepspeed()
+        module, _, name = TABLES[where][0].rpartition(".")
+        model = getattr(import_module(f"deepspeed.{module}"), name)
+        if issubclass(model, BaseModel):
+            return model
+        # Its default says what is wanted; None stands for a text or nothing.
+        fields = {key: (str | None if value is None else type(value), value) for key, value in vars(model({})).items()}
+    made: type[BaseModel] = create_model("Table", __config__=ConfigDict(strict=True), **fields)  # type: ignore[call-overload]
+    return made
 
 
 def _refusal(dotted: str, name: str, known: Iterable[str]) -> tuple[str, str, str]:

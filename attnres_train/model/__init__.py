@@ -14,5 +14,5 @@ documents.py       where the documents of a micro-batch begin
 norm.py            RMSNorm
 recompute.py       what backward makes again instead of keeping it
 parameters.py      the parameters of a stage with what is said of each, and their initial values
-config.py          the [model] section
+config.py          the [model] section; rules.py what it may say
 """

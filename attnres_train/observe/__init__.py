@@ -20,5 +20,5 @@ profiling.py       traces of chosen steps
 claim.py           one run a folder
 presence.py        where this rank is: heartbeat, stacks, who is missing in a wait
 recorder.py        puts them together
-config.py          the [observe] section
+config.py          the [observe] section; rules.py what it may say
 """

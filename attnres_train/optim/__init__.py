@@ -1,1 +1,1 @@
-"""Learning-rate schedules; the optimizer itself is the engine's."""
+"""Learning-rate schedules and the rules of both sections; the optimizer itself is the engine's."""

@@ -11,7 +11,7 @@ transport.py  the bundle and the communicator under megatron-core's schedules
 pipeline.py   one run of the schedule
 light_imports.py  megatron-core imported at half the price
 cpu.py        what lets megatron-core run without CUDA; does nothing where CUDA is
-config.py     the [parallel] section
+config.py     the [parallel] section; rules.py what it may say
 """
 
 from attnres_train.parallel.wire import WirePlan

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from attnres_train.config.build import build
-from attnres_train.config.flat import flattened
-from attnres_train.config.keys import all_keys
+from attnres_train.config.keys import all_keys, flattened
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook

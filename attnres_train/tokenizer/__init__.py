@@ -9,11 +9,10 @@
     cuts.py           where text can be cut without changing its ids
     words.py          encoding word by word with a memory
     training.py       train a sentencepiece model that keeps text as it is
-    apart.py          training in a process of its own, that a signal ends
     sampling.py       a random part of a corpus, to train on
     round_trip.py     whether real text comes back, and in how many tokens
     loss.py           what of a text does not come back from its tokens
-    config.py         the [tokenizer] section
+    config.py         the [tokenizer] section; rules.py what it may say
 
 The models that `training.py` makes restore every text exactly, with one exception that sentencepiece itself
 makes: U+2581, its own sign for a space, comes back as a space. Special pieces (end of document, padding,

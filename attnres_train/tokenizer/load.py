@@ -36,3 +36,15 @@ def load_tokenizer(path: str | Path, eod_piece: str | None = None) -> Tokenizer:
     from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 
     return SentencePieceTokenizer(content, str(path), eod_piece)
+
+
+def load_tokenizer_of(path: str | None, fingerprint: str | None) -> Tokenizer | None:
+    """The tokenizer at `path`, if one is named, for a pair that was made with the tokenizer of `fingerprint`, if known.
+
+    Raises Refused for another one, and as `load_tokenizer` does.
+    """
+    tokenizer = load_tokenizer(path) if path else None
+    if tokenizer and fingerprint and tokenizer.fingerprint != fingerprint:
+        what = f"has fingerprint {tokenizer.fingerprint}, the pair was made with {fingerprint}"
+        raise refuse(str(path), what, "give the tokenizer that the pair was made with")
+    return tokenizer

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
-from attnres_train.tokenizer.words import SPACE_PIECE
+from attnres_train.tokenizer.words import SPACE_PIECE, groups
 
 BATCH_CHARACTERS = 1 << 20
 LINE_BREAK = ord("\n")
@@ -38,7 +38,7 @@ def check_round_trip(tokenizer: SentencePieceTokenizer, texts: Iterable[str]) ->
     """Encode and decode `texts`, some at a time."""
     used = np.zeros(tokenizer.vocab_size, np.int64)
     num_texts = text_bytes = characters = differing = with_sign = 0
-    for batch in _batches(texts):
+    for batch in groups(texts, len, BATCH_CHARACTERS):
         encoded = tokenizer.encode_many(batch)
         used += np.bincount(encoded.ids, minlength=len(used))
         ends = np.cumsum(encoded.lengths)
@@ -60,16 +60,3 @@ def check_round_trip(tokenizer: SentencePieceTokenizer, texts: Iterable[str]) ->
         differing=differing,
         differing_with_space_sign=with_sign,
     )
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

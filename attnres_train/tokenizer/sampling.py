@@ -37,7 +37,7 @@ class Sample:
 
     def add(self, text: str) -> None:
         """Offer the next document of the corpus."""
-        for stretch in stretches_of(text):
+        for stretch in stretches_of(text, STRETCH):
             key = self._key(self._stretches)
             if key < self._below:
                 drawn = _Drawn(-key, self._stretches, self._documents, stretch.encode())
@@ -82,11 +82,14 @@ class Sample:
         return int.from_bytes(hashlib.blake2b(b"%d" % number, digest_size=8, key=self._seed).digest())
 
 
-def stretches_of(text: str) -> Iterator[str]:
-    """`text` in stretches of at most STRETCH characters, cut before line breaks or spaces where there are any."""
+def stretches_of(text: str, longest: int) -> Iterator[str]:
+    """`text` in stretches of at most `longest` characters, cut before line breaks or spaces where there are any.
+
+    A cut before a space leaves the words whole.
+    """
     start = 0
-    while len(text) - start > STRETCH:
-        end = start + STRETCH
+    while len(text) - start > longest:
+        end = start + longest
         place = max(text.rfind("\n", start + 1, end + 1), text.rfind(" ", start + 1, end + 1))
         end = place if place > 0 else end
         yield text[start:end]

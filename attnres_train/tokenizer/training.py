@@ -17,6 +17,7 @@ from sentencepiece import SentencePieceTrainer
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
 
 from attnres_train.errors import Refused, refuse
+from attnres_train.tokenizer.sampling import stretches_of
 
 MAX_LINE = 4096
 """Longest stretch of text, in characters, given to the trainer at once; longer lines are cut, not dropped."""
@@ -56,15 +57,8 @@ class TrainingOptions:
 
 def cut_for_training(text: str) -> Iterator[str]:
     """`text` in stretches of at most MAX_LINE characters, cut at line breaks and then at spaces if it can."""
-    for line in UNUSABLE.split(text):
-        while len(line) > MAX_LINE:
-            # A cut before a space leaves the words whole; a space at 0 would cut nothing off.
-            place = line.rfind(" ", 1, MAX_LINE + 1)
-            place = place if place > 0 else MAX_LINE
-            yield line[:place]
-            line = line[place:]
-        if line:
-            yield line
+    for line in filter(None, UNUSABLE.split(text)):
+        yield from stretches_of(line, MAX_LINE)
 
 
 def train_model(texts: Iterable[str], options: TrainingOptions) -> bytes:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from attnres_train.tokenizer.protocol import Encoded
 
+Item = TypeVar("Item")
 SPACE_PIECE = "\u2581"
 """How sentencepiece writes a space inside a piece."""
 LONGEST_WORD = 1 << 20
@@ -59,7 +60,7 @@ class WordEncoder:
         ids = [np.zeros(0, np.int32)]
         lengths = np.zeros(len(documents), np.int64)
         cut_words = 0
-        for parts in _slices(self._parts(documents)):
+        for parts in groups(self._parts(documents), lambda part: len(part.text), SLICE_BYTES):
             slice_ids, part_lengths = self._encode_slice([part.text for part in parts])
             ids.append(slice_ids)
             np.add.at(lengths, [part.document for part in parts], part_lengths)
@@ -141,14 +142,14 @@ class WordMemory:
         return rows
 
 
-def _slices(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """`parts` in groups, each with at least SLICE_BYTES of text but the last."""
-    group: list[Part] = []
+def groups(items: Iterable[Item], size_of: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
+    """`items` in groups, each of at least the size `least` but the last."""
+    group: list[Item] = []
     size = 0
-    for part in parts:
-        group.append(part)
-        size += len(part.text)
-        if size >= SLICE_BYTES:
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if size >= least:
             yield group
             group, size = [], 0
     if group:

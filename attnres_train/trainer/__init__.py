@@ -10,5 +10,5 @@ saving.py      when checkpoints are started and published
 skipped.py     steps whose gradient is not finite
 closing.py     the last words of a run that ended in order
 signals.py     signals that ask a run to save and end
-config.py      the [training] section
+config.py      the [training] section; rules.py what it may say, above all of batches
 """

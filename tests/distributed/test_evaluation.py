@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from attnres_train.checkpoint.config import CheckpointConfig
 from attnres_train.config.run_config import RunConfig
+from attnres_train.data.corpus import Cut
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.validation import ValidationData
 from attnres_train.errors import ExitCode
@@ -165,7 +166,7 @@ def memory_of_evaluations(folder: Path, sizes: tuple[int, int]) -> list[float]:
     parts = build_tiny(config, build_grid(config.parallel, seed=1))
     held = []
     for size in (1, *sizes):
-        data = ValidationData({str(folder / "valid"): 1.0}, 2048, size, VOCABULARY)
+        data = ValidationData({str(folder / "valid"): 1.0}, Cut(2048, VOCABULARY), size)
         evaluate(parts, {"": data}, 1, lambda: False)
         pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
         held.append(pages * os.sysconf("SC_PAGESIZE") / 2**20)

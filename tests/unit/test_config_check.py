@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnres_train.config.nearest import nearest_divisors, nearest_multiples
+from attnres_train.words import nearest_divisors, nearest_multiples
 from tests.cases import CASES
 from tests.unit.config_files import broken_rules, flags, small
 

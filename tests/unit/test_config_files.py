@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_train.config.files import check_files
+from attnres_train.config.check import check_files
 from attnres_train.config.load import load_checked
 from attnres_train.corpora import open_corpora
 from attnres_train.data.indexed_writer import IndexedWriter

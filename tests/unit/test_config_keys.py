@@ -17,9 +17,9 @@ def test_every_key_has_help() -> None:
 
 
 def test_every_name_of_another_codebase_leads_to_a_key_there_is() -> None:
-    assert set(FOREIGN_NAMES.values()) <= set(KEYS)
+    assert set(FOREIGN_NAMES) <= set(KEYS)
     last_names = {key.name for key in KEYS.values()}
-    assert not last_names & set(FOREIGN_NAMES), "one of our own names needs no translation"
+    assert not last_names & set(" ".join(FOREIGN_NAMES.values()).split()), "one of our own names needs no translation"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_train.data.corpus import Corpus, TrainingData
+from attnres_train.data.corpus import Corpus, Cut, TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.manifest import Manifest
 from attnres_train.data.validation import ValidationData
@@ -39,7 +39,7 @@ def write(prefix: Path, num_tokens: int, vocabulary_size: int = 60_000, known: b
 
 
 def training(weights: dict[str, float], seed: int = 1) -> TrainingData:
-    return TrainingData(weights, T, seed, 60_000, FINGERPRINT)
+    return TrainingData(weights, Cut(T, 60_000, FINGERPRINT), seed)
 
 
 def ids(data: TrainingData, start: int, stop: int) -> list[str]:
@@ -47,7 +47,7 @@ def ids(data: TrainingData, start: int, stop: int) -> list[str]:
 
 
 def test_samples_are_windows_that_overlap_by_one_token_and_cover_the_stream(tmp_path: Path) -> None:
-    corpus = Corpus(write(tmp_path / "c", 4 * T + 3), T, 60_000)
+    corpus = Corpus(write(tmp_path / "c", 4 * T + 3), Cut(T, 60_000))
     assert corpus.num_samples == 4
     windows = [corpus.sample(i).tolist() for i in range(4)]
     assert windows == [list(range(i * T, i * T + T + 1)) for i in range(4)]
@@ -55,7 +55,7 @@ def test_samples_are_windows_that_overlap_by_one_token_and_cover_the_stream(tmp_
 
 @pytest.mark.parametrize("num_tokens, num_samples", [(T + 1, 1), (2 * T, 1), (2 * T + 1, 2)])
 def test_the_number_of_samples_is_what_fits(tmp_path: Path, num_tokens: int, num_samples: int) -> None:
-    corpus = Corpus(write(tmp_path / "c", num_tokens), T, 60_000)
+    corpus = Corpus(write(tmp_path / "c", num_tokens), Cut(T, 60_000))
     assert corpus.num_samples == num_samples
     assert corpus.sample(num_samples - 1)[-1] == num_samples * T
     with pytest.raises(IndexError):
@@ -64,25 +64,25 @@ def test_the_number_of_samples_is_what_fits(tmp_path: Path, num_tokens: int, num
 
 def test_a_corpus_shorter_than_one_sample_is_refused_with_the_numbers(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="holds 8 tokens; one sample needs 9"):
-        Corpus(write(tmp_path / "c", T), T, 60_000)
+        Corpus(write(tmp_path / "c", T), Cut(T, 60_000))
 
 
 def test_another_tokenizer_is_refused_by_fingerprint_and_by_largest_id(tmp_path: Path) -> None:
     prefix = write(tmp_path / "c", 320)
     with pytest.raises(Refused) as refused:
-        Corpus(prefix, T, 256, "b" * 64)
+        Corpus(prefix, Cut(T, 256, "b" * 64))
     assert [problem.message.split()[0] for problem in refused.value.problems] == ["made", "the"]
     assert FINGERPRINT in str(refused.value) and "b" * 64 in str(refused.value)
     assert "319 is not below the vocabulary size 256" in str(refused.value)
     with pytest.raises(Refused, match="made with tokenizer"):
-        Corpus(prefix, T, 60_000, "b" * 64)
+        Corpus(prefix, Cut(T, 60_000, "b" * 64))
     with pytest.raises(Refused, match="largest id 319"):
-        Corpus(prefix, T, 319)
-    assert Corpus(prefix, T, 320, FINGERPRINT).num_samples == 39
+        Corpus(prefix, Cut(T, 319))
+    assert Corpus(prefix, Cut(T, 320, FINGERPRINT)).num_samples == 39
 
 
 def test_a_pair_without_manifest_is_checked_as_it_is_read(tmp_path: Path) -> None:
-    corpus = Corpus(write(tmp_path / "c", 320, known=False), T, 256, "b" * 64)
+    corpus = Corpus(write(tmp_path / "c", 320, known=False), Cut(T, 256, "b" * 64))
     assert corpus.sample(30)[-1] == 248
     with pytest.raises(Refused, match="sample 31.*holds id 256"):
         corpus.sample(31)
@@ -163,21 +163,21 @@ def test_the_fingerprint_tells_other_data_seed_and_weights_apart(tmp_path: Path)
 
 def test_validation_is_fixed_spread_over_the_corpus_and_never_larger_than_it(tmp_path: Path) -> None:
     prefix = write(tmp_path / "c", 40 * T + 1)
-    data = ValidationData({prefix: 1.0}, T, 4, 60_000, FINGERPRINT)
+    data = ValidationData({prefix: 1.0}, Cut(T, 60_000, FINGERPRINT), 4)
     assert [sample.sample_id for sample in data.samples(np.arange(4))] == [
         "0:e0:0",
         "0:e0:10",
         "0:e0:20",
         "0:e0:30",
     ]
-    everything = ValidationData({prefix: 1.0}, T, 1000, 60_000, FINGERPRINT)
+    everything = ValidationData({prefix: 1.0}, Cut(T, 60_000, FINGERPRINT), 1000)
     assert len(everything) == 40
     assert [sample.tokens[0] for sample in everything.samples(np.arange(40))] == list(range(0, 40 * T, T))
 
 
 def test_validation_sources_share_the_set_by_weight(tmp_path: Path) -> None:
     weights = {write(tmp_path / "a", 40 * T + 1): 3.0, write(tmp_path / "b", 40 * T + 1): 1.0}
-    data = ValidationData(weights, T, 16, 60_000, FINGERPRINT)
+    data = ValidationData(weights, Cut(T, 60_000, FINGERPRINT), 16)
     names = [sample.sample_id for sample in data.samples(np.arange(len(data)))]
     assert sum(name.startswith("0:") for name in names) == 12
     assert len(set(names)) == 16
@@ -185,8 +185,8 @@ def test_validation_sources_share_the_set_by_weight(tmp_path: Path) -> None:
 
 def test_a_manifest_that_belongs_to_another_pair_is_refused(tmp_path: Path) -> None:
     prefix = write(tmp_path / "c", 100)
-    manifest = Corpus(prefix, T, 60_000).manifest
+    manifest = Corpus(prefix, Cut(T, 60_000)).manifest
     assert manifest is not None
     Path(f"{prefix}.json").write_bytes(replace(manifest, tokens=99).to_json())
     with pytest.raises(Refused, match="the pair holds"):
-        Corpus(prefix, T, 60_000)
+        Corpus(prefix, Cut(T, 60_000))

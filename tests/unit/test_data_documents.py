@@ -11,7 +11,7 @@ import pytest
 
 from attnres_train.corpora import open_corpora
 from attnres_train.data.config import DataConfig
-from attnres_train.data.corpus import TrainingData
+from attnres_train.data.corpus import Cut, TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.loader import BatchLoader, validation_batches
 from attnres_train.data.manifest import Manifest
@@ -49,7 +49,7 @@ def begun_before(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def test_a_document_begins_at_the_end_token_before_it(tmp_path: Path) -> None:
-    data = TrainingData({write(tmp_path / "c"): 1.0}, T, 1, VOCABULARY, isolate_documents=True)
+    data = TrainingData({write(tmp_path / "c"): 1.0}, Cut(T, VOCABULARY, isolate_documents=True), 1)
     assert data.corpora[0].num_samples == 8
     documents = []
     for sample in data.samples(np.arange(8)):
@@ -66,8 +66,8 @@ def test_a_document_begins_at_the_end_token_before_it(tmp_path: Path) -> None:
 def test_documents_are_told_apart_in_batches_only_if_asked_for(tmp_path: Path) -> None:
     prefix = write(tmp_path / "c")
     for isolate in (False, True):
-        train = TrainingData({prefix: 1.0}, T, 1, VOCABULARY, isolate_documents=isolate)
-        valid = ValidationData({prefix: 1.0}, T, 5, VOCABULARY, isolate_documents=isolate)
+        train = TrainingData({prefix: 1.0}, Cut(T, VOCABULARY, isolate_documents=isolate), 1)
+        valid = ValidationData({prefix: 1.0}, Cut(T, VOCABULARY, isolate_documents=isolate), 5)
         for batch in [*BatchLoader(train, 4, 2, 0, 1).step(0), *validation_batches(valid, 2, 0, 1)]:
             if isolate:
                 assert batch.segments_BT is not None
@@ -85,11 +85,11 @@ def test_a_pair_that_marks_no_documents_is_refused_with_the_remedy(
     prefix, good = write(tmp_path / "c", eod_id, known), write(tmp_path / "good")
     for kind in (TrainingData, ValidationData):
         with pytest.raises(Refused, match=why) as refused:
-            kind({good: 1.0, prefix: 1.0}, T, 1, VOCABULARY, isolate_documents=True)
+            kind({good: 1.0, prefix: 1.0}, Cut(T, VOCABULARY, isolate_documents=True), 1)
         assert [problem.key for problem in refused.value.problems] == [prefix]
         assert "data.isolate_documents = false" in refused.value.problems[0].remedy
-        kind({good: 1.0, prefix: 0.0}, T, 1, VOCABULARY, isolate_documents=True)
-        kind({good: 1.0, prefix: 1.0}, T, 1, VOCABULARY)
+        kind({good: 1.0, prefix: 0.0}, Cut(T, VOCABULARY, isolate_documents=True), 1)
+        kind({good: 1.0, prefix: 1.0}, Cut(T, VOCABULARY), 1)
 
 
 def test_the_setting_reaches_the_corpora_of_a_run(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import pytest
 from attnres_train.checkpoint.fit import differences_but_for_tensors, nothing_to_train
 from attnres_train.checkpoint.manifest import Manifest as CheckpointManifest
 from attnres_train.checkpoint.manifest import write_manifest
-from attnres_train.config.files import check_resume
+from attnres_train.checkpoint.rules import resume_problems
 from attnres_train.config.keys import all_keys
 from attnres_train.config.load import load_checked
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.corpora import open_corpora
 from attnres_train.data.continuation import other_validation
-from attnres_train.data.corpus import Corpus
+from attnres_train.data.corpus import Corpus, Cut
 from attnres_train.data.drawn import BLOCK, drawn_blocks
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.manifest import Manifest
@@ -134,7 +134,7 @@ def test_reading_all_finds_one_token_between_the_blocks(tmp_path: Path, monkeypa
         with open(tmp_path / "a.bin", "r+b") as file:
             file.seek(unread * BLOCK)
             file.write(bytes([value]))
-        marks.append([Corpus("a", 32, 320, read_all=read_all).bytes_mark(DRAW) for read_all in (False, True)])
+        marks.append([Corpus("a", Cut(32, 320, read_all=read_all)).bytes_mark(DRAW) for read_all in (False, True)])
     (drawn, everything), (drawn_later, everything_later) = marks
     assert drawn == drawn_later and everything != everything_later
     assert everything.startswith(drawn)
@@ -180,13 +180,13 @@ def test_check_holds_the_data_and_the_steps_against_the_newest_checkpoint(pairs:
     folder = pairs / "checkpoints/step-00000010"
     folder.mkdir(parents=True)
     write_manifest(folder, saved(pairs))
-    assert check_resume(config(pairs), "run.toml") == []
+    assert resume_problems(config(pairs), pairs) == []
     put(pairs / "b", ".bin", seed=9)
-    assert [problem.key for problem in check_resume(config(pairs), "run.toml")] == ["b"]
-    assert check_resume(config(pairs, checkpoint__allow='["data"]'), "run.toml") == []
-    assert check_resume(config(pairs, checkpoint__resume="never"), "run.toml") == []
+    assert [problem.key for problem in resume_problems(config(pairs), pairs)] == ["b"]
+    assert resume_problems(config(pairs, checkpoint__allow='["data"]'), pairs) == []
+    assert resume_problems(config(pairs, checkpoint__resume="never"), pairs) == []
     another_model = config(pairs, residual__block_size=1)
-    assert check_resume(another_model, "run.toml") == [], "the resume tells all differences at once"
+    assert resume_problems(another_model, pairs) == [], "the resume tells all differences at once"
     with pytest.raises(Refused, match="training.steps: 9, but the checkpoint is at step 10 already"):
         load_checked(
             pairs / "run.toml",

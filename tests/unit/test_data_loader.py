@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnres_train.data.corpus import TrainingData
+from attnres_train.data.corpus import Cut, TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.loader import PADDING_ID, Batch, BatchLoader, validation_batches
 from attnres_train.data.validation import ValidationData
@@ -28,7 +28,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def data(prefix: str) -> TrainingData:
-    return TrainingData({prefix: 1.0}, T, 1, 60_000)
+    return TrainingData({prefix: 1.0}, Cut(T, 60_000), 1)
 
 
 def step_ids(data: TrainingData, consumed: int, global_batch: int, micro: int, ranks: int) -> list[str]:
@@ -77,7 +77,7 @@ def test_the_set_of_a_step_depends_on_nothing_but_its_positions(
 
 def test_resuming_after_five_steps_is_the_same_as_not_stopping(data: TrainingData) -> None:
     unbroken = [step_ids(data, 16 * step, 16, 2, 2) for step in range(10)]
-    reopened = TrainingData(data.weights, T, 1, 60_000)
+    reopened = TrainingData(data.weights, Cut(T, 60_000), 1)
     resumed = [step_ids(reopened, 16 * step, 16, 2, 2) for step in range(5, 10)]
     assert unbroken[5:] == resumed
     assert len({name for step in unbroken for name in step}) == 160
@@ -90,7 +90,7 @@ def test_batch_sizes_that_do_not_divide_are_an_error(data: TrainingData) -> None
 
 @pytest.mark.parametrize("micro, ranks", [(1, 1), (4, 1), (2, 2), (3, 2), (16, 2)])
 def test_validation_covers_its_set_once_whatever_the_ranks(prefix: str, micro: int, ranks: int) -> None:
-    data = ValidationData({prefix: 1.0}, T, 11, 60_000)
+    data = ValidationData({prefix: 1.0}, Cut(T, 60_000), 11)
     by_rank: list[list[Batch]] = [list(validation_batches(data, micro, rank, ranks)) for rank in range(ranks)]
     assert len({len(batches) for batches in by_rank}) == 1
     counted: list[str] = []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnres_train.data.corpus import TrainingData
+from attnres_train.data.corpus import Cut, TrainingData
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.data.validation import ValidationData
 
@@ -38,8 +38,8 @@ def folder(tmp_path: Path) -> Path:
 def order_of(folder: Path) -> str:
     """A checksum of what a run is told of its data, and of its first samples."""
     weights = {str(folder / "a"): 3.0, str(folder / "b"): 1.0}
-    train = TrainingData(weights, T, 1, VOCABULARY)
-    valid = ValidationData(weights, T, 7, VOCABULARY)
+    train = TrainingData(weights, Cut(T, VOCABULARY), 1)
+    valid = ValidationData(weights, Cut(T, VOCABULARY), 7)
     found = hashlib.sha256(f"{train.fingerprint} {valid.fingerprint}".encode())
     for sample in [*train.samples(np.arange(200)), *valid.samples(np.arange(7))]:
         found.update(sample.sample_id.encode() + sample.tokens.tobytes())

@@ -108,6 +108,26 @@ def test_an_error_in_a_worker_is_raised_with_its_traceback() -> None:
         list(pool.map(range(10)))
 
 
+def test_a_single_worker_of_its_own_ends_with_the_block_and_progress_is_told_until_then() -> None:
+    told: list[int] = []
+
+    def tell(read_bytes: int, tokens: int) -> None:
+        told.append(read_bytes)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    def work(number: int, advance: Advance) -> int:
+        assert os.getpid() != this
+        time.sleep(60)
+        return number
+
+    this = os.getpid()
+    with pytest.raises(KeyboardInterrupt), WorkerPool(work, 1, tell, fork=True) as pool:
+        (worker,) = pool._workers
+        list(pool.map([1]))
+    assert told == [0, 0] and not worker.process.is_alive()
+
+
 def test_no_worker_is_left_after_an_error_of_the_items() -> None:
     def items() -> Iterator[int]:
         yield 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from attnres_train.config.check_observe import check_observe, check_observe_files
+from attnres_train.observe import rules
 from attnres_train.observe.config import ObserveConfig
 from attnres_train.observe.profiling import Profiling
 from attnres_train.observe.wandb_sink import WandbSink
@@ -54,7 +54,7 @@ def test_a_trace_after_a_resume_is_named_by_the_steps_it_has(tmp_path: Path) -> 
 
 def problems(world_size: int | None = 2, **observe: Any) -> list[str]:
     config = replace(tiny_config("block"), observe=ObserveConfig(**observe))
-    return [problem.key + ": " + problem.message for problem in check_observe(config, world_size)]
+    return [problem.key + ": " + problem.message for problem in rules.problems(config, world_size)]
 
 
 def test_steps_and_ranks_that_there_are_not_are_refused() -> None:
@@ -93,5 +93,5 @@ def test_a_library_that_is_not_there_is_named_before_the_launch(monkeypatch: pyt
     config = replace(tiny_config("block"), observe=ObserveConfig(wandb_project="depth"))
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    (problem,) = check_observe_files(config)
+    (problem,) = rules.file_problems(config)
     assert "pip install wandb" in problem.remedy

@@ -64,9 +64,7 @@ def test_long_documents_are_drawn_in_stretches(monkeypatch: pytest.MonkeyPatch) 
 @settings(deadline=None)
 @given(text=st.text(alphabet="ab \n", max_size=60), limit=st.integers(1, 9))
 def test_stretches_are_the_text_cut_before_spaces_where_there_are_any(text: str, limit: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "STRETCH", limit)
-        stretches = list(stretches_of(text))
+    stretches = list(stretches_of(text, limit))
     assert "".join(stretches) == text
     start = 0
     for stretch in stretches[:-1]:
@@ -77,4 +75,4 @@ def test_stretches_are_the_text_cut_before_spaces_where_there_are_any(text: str,
 
 
 def test_stretches_are_as_long_as_stated() -> None:
-    assert [len(stretch) for stretch in stretches_of("x" * (STRETCH + 1))] == [1 << 16, 1]
+    assert [len(stretch) for stretch in stretches_of("x" * (STRETCH + 1), STRETCH)] == [1 << 16, 1]

@@ -1,21 +1,20 @@
-"""Rules of the `[residual]` section, as pure functions."""
+"""Rules of the `[residual]` section."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnres_train.config.nearest import join_or, nearest_divisors
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
 from attnres_train.depth.config import ATTENTION_OPTIONS, ResidualConfig
 from attnres_train.depth.modes.choose import MODES
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
+from attnres_train.words import join_or, nearest_divisors
 
 _MODE = "residual.mode"
 _WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
 
 
-def check_residual(config: RunConfig) -> Iterator[Problem]:
+def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     """Problems of the residual mode and its options."""
     residual = config.residual
     yield from _block_size(config)

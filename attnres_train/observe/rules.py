@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
 
 
-def check_observe(config: RunConfig, world_size: int | None) -> Iterator[Problem]:
+def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     """What is asked for must come: a trace of steps and ranks that there are."""
     observe, steps = config.observe, config.training.steps
     if observe.profile_steps is not None:
@@ -21,14 +20,14 @@ def check_observe(config: RunConfig, world_size: int | None) -> Iterator[Problem
         if not observe.profile_ranks:
             message = "no rank, though observe.profile_steps asks for a trace"
             yield Problem("observe.profile_ranks", message, "write ranks, like [0], or leave observe.profile_steps out")
-    ranks = config.parallel.model_ranks if world_size is None else world_size
+    ranks = config.parallel.model_ranks if world is None else world
     absent = [rank for rank in observe.profile_ranks if not 0 <= rank < ranks]
-    if absent and (world_size is not None or min(absent) < 0):
+    if absent and (world is not None or min(absent) < 0):
         message = f"rank {absent[0]} is not one of {ranks}, which count from 0"
         yield Problem("observe.profile_ranks", message, f"write ranks below {ranks}")
 
 
-def check_observe_files(config: RunConfig) -> Iterator[Problem]:
+def file_problems(config: RunConfig) -> Iterator[Problem]:
     """Whether the library is there that curves are to be sent with."""
     from importlib.util import find_spec
 

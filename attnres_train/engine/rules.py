@@ -6,27 +6,26 @@ import sys
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
 from attnres_train.engine.config import DeepSpeedSection
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
 
 
-def check_engine(config: RunConfig) -> Iterator[Problem]:
-    """Problems of the engine beside the process grid; the user's own JSON is looked at in files.py."""
+def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
+    """Problems of the engine beside the process grid."""
     engine, pipeline = config.engine, config.parallel.pipeline
     stage = engine.deepspeed.zero_stage
     key = "engine.deepspeed.zero_stage"
+    defaults = vars(DeepSpeedSection())
+    changed = {name: value for name, value in vars(engine.deepspeed).items() if value != defaults[name]}
     if engine.kind == "megatron":
-        changed = [name for name, value in vars(DeepSpeedSection()).items() if getattr(engine.deepspeed, name) != value]
-        for name in changed:
-            value = getattr(engine.deepspeed, name)
+        for name, value in changed.items():
             message = f'{value}, but engine.kind = "megatron" does not read it'
             remedy = 'remove it, or write engine.kind = "deepspeed"'
             yield Unused(f"engine.deepspeed.{name}", message, remedy, made_by=("engine.kind",))
         return
     threshold = "param_persistence_threshold"
-    if stage != 3 and getattr(engine.deepspeed, threshold) != getattr(DeepSpeedSection(), threshold):
-        message = f"{getattr(engine.deepspeed, threshold)}, but {key} = {stage} does not read it"
+    if stage != 3 and threshold in changed:
+        message = f"{changed[threshold]}, but {key} = {stage} does not read it"
         yield Unused(f"engine.deepspeed.{threshold}", message, f"remove it, or write {key} = 3", made_by=(key,))
     if stage == 0:
         message = (
@@ -42,7 +41,7 @@ def check_engine(config: RunConfig) -> Iterator[Problem]:
         yield Problem(key, message, f"write {key} = 1, or parallel.pipeline = 1")
 
 
-def check_engine_files(config: RunConfig) -> Iterator[Problem]:
+def file_problems(config: RunConfig) -> Iterator[Problem]:
     """Whether DeepSpeed is there, and the user's JSON sound."""
     if config.engine.kind != "deepspeed":
         return

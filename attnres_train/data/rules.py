@@ -1,22 +1,23 @@
-"""Rules of the `[data]` section, and of what the run takes from it, as pure functions."""
+"""Rules of the `[data]` section, and of what the run takes from it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
 from attnres_train.data.config import Weights, blend_weights, validation_sets
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
 
 _MOST_SAMPLES = 2**63 - 1
 """Of a run: positions are 64-bit numbers."""
 
 
-def check_data(config: RunConfig) -> Iterator[Problem]:
-    """Problems of `[data]`, of the evaluation and of the number of samples."""
-    yield from check_weights(config)
+def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
+    """Problems of the blends, of the evaluation and of the number of samples; data are asked for by
+    `training_problems`, since a configuration may be made for a plan alone."""
+    yield from weight_problems(config)
     data, training = config.data, config.training
     if data.valid is not None and data.train is None:
         message, remedy = "set, but data.train is not", "set data.train, or remove data.valid"
@@ -37,7 +38,26 @@ def check_data(config: RunConfig) -> Iterator[Problem]:
         yield Problem("training.steps", message, f"write {longest} or less")
 
 
-def blends(config: RunConfig) -> Iterator[tuple[str, Weights]]:
+def training_problems(config: RunConfig) -> Iterator[Problem]:
+    """What a plan can do without and training cannot."""
+    if config.data.train is None:
+        remedy = "set data.train to the prefix of a .bin/.idx pair"
+        yield Problem("data.train", "not set; there is nothing to train on", remedy)
+
+
+def file_problems(config: RunConfig) -> Iterator[Problem]:
+    """Whether the pairs are there."""
+    for key, weights in _blends(config):
+        for prefix in weights:
+            absent = [
+                str(Path(prefix + end).absolute()) for end in (".bin", ".idx") if not Path(prefix + end).is_file()
+            ]
+            if absent:
+                remedy = "correct the prefix (without .bin), or make it with `python -m data_tools.preprocess`"
+                yield Problem(key, f"there is no file {' and no '.join(absent)}", remedy)
+
+
+def _blends(config: RunConfig) -> Iterator[tuple[str, Weights]]:
     """Every blend that `[data]` names, with its key."""
     if config.data.train is not None:
         yield "data.train", blend_weights(config.data.train)
@@ -45,9 +65,9 @@ def blends(config: RunConfig) -> Iterator[tuple[str, Weights]]:
         yield f"data.valid.{name}" if name else "data.valid", weights
 
 
-def check_weights(config: RunConfig) -> Iterator[Problem]:
+def weight_problems(config: RunConfig) -> Iterator[Problem]:
     """Problems of the names and weights of the blends."""
-    for key, weights in blends(config):
+    for key, weights in _blends(config):
         if "" in weights:
             yield Problem(key, "an empty prefix", "write the path of a .bin/.idx pair without its ending")
         if negative := {prefix: weight for prefix, weight in weights.items() if weight < 0}:

@@ -1,18 +1,19 @@
-"""Rules of the learning-rate schedule and of the step counts."""
+"""Rules of the `[schedule]` section, against `[optimizer]` and `training.steps`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.unused import Unused
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
 from attnres_train.words import counted
 
 
-def check_schedule(config: RunConfig) -> list[Problem]:
-    """Problems of `[schedule]` against `[optimizer]` and `training.steps`."""
-    return [*_rates(config), *_warmup(config), *_decay(config), *_stop(config)]
+def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
+    """Problems of the rates, the warm-up and the decay."""
+    yield from _rates(config)
+    yield from _warmup(config)
+    yield from _decay(config)
 
 
 def schedule_fits(config: RunConfig) -> bool:
@@ -55,11 +56,3 @@ def _decay(config: RunConfig) -> Iterator[Problem]:
     elif decay is not None and decay <= warmup and warmup > 0:
         message = f"{decay} is the step at which the cosine ends, but the warm-up takes {counted(warmup, 'step')}"
         yield Problem(key, message, f"write more than {warmup}, or leave it out to decay until step {steps}")
-
-
-def _stop(config: RunConfig) -> Iterator[Problem]:
-    stop, steps = config.training.stop_after_steps, config.training.steps
-    if stop is not None and stop > steps:
-        message = f"{stop} is after the last step, training.steps = {steps}"
-        remedy = 'write less, or remove it (or write "none")'
-        yield Unused("training.stop_after_steps", message, remedy, made_by=("training.steps",))

@@ -1,35 +1,48 @@
-"""Batch arithmetic: global batch = micro-batch * accumulation * data degree, and what pipelines ask of it."""
+"""Rules of the `[training]` section.
+
+Batch arithmetic: global batch = micro-batch * accumulation * data degree, and what pipelines ask of it.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
-from attnres_train.config.nearest import join_or, nearest_multiples
 from attnres_train.config.run_config import RunConfig
-from attnres_train.errors import Problem
+from attnres_train.errors import Problem, Unused
 from attnres_train.parallel.schedule import Schedule
-from attnres_train.words import counted
+from attnres_train.words import counted, join_or, nearest_multiples
 
 
-def check_batch(config: RunConfig, world_size: int | None) -> list[Problem]:
-    """Problems of the batch numbers of `config` on `world_size` ranks; None stands for one replica."""
+def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
+    """Problems of the number of ranks, the batch and the steps; a `world` of None stands for one replica."""
     parallel = config.parallel
-    if world_size is not None and world_size % parallel.model_ranks:
+    if world is not None and world % parallel.model_ranks:
         # The data degree is unknown, and with it the rest of the arithmetic.
-        return [_ranks_problem(config, world_size)]
-    data = 1 if world_size is None else parallel.data(world_size)
-    return list(_arithmetic(config, data))
+        yield _ranks_problem(config, world)
+    else:
+        yield from _arithmetic(config, 1 if world is None else parallel.data(world))
+    yield from _stop(config)
 
 
-def _ranks_problem(config: RunConfig, world_size: int) -> Problem:
+def file_problems(folder: Path) -> Iterator[Problem]:
+    """The nearest part of the run folder's path that exists is a folder one may write to."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        what = "cannot be written to" if there.is_dir() else "is a file"
+        yield Problem("training.run_folder", f"{folder} cannot be made: {there} {what}", "choose another folder")
+
+
+def _ranks_problem(config: RunConfig, world: int) -> Problem:
     parallel = config.parallel
     degrees = f"tensor {parallel.tensor} * pipeline {parallel.pipeline}"
     if parallel.context > 1:
         degrees += f" * context {parallel.context}"
-    are = "rank is" if world_size == 1 else "ranks are"
-    message = f"{world_size} {are} no multiple of {degrees} = {counted(parallel.model_ranks, 'rank')} a replica"
-    counts = join_or(nearest_multiples(world_size, parallel.model_ranks))
+    are = "rank is" if world == 1 else "ranks are"
+    message = f"{world} {are} no multiple of {degrees} = {counted(parallel.model_ranks, 'rank')} a replica"
+    counts = join_or(nearest_multiples(world, parallel.model_ranks))
     return Problem("parallel", message, f"start {counts} ranks, or change the degrees")
 
 
@@ -116,3 +129,11 @@ def _nearest_global_sizes(config: RunConfig, data: int) -> list[int]:
     lower = next((count for count in range(whole // share, 0, -1) if _runs(config, count)), None)
     upper = next(count for count in itertools.count(whole // share + 1) if _runs(config, count))
     return [count * share for count in (lower, upper) if count is not None]
+
+
+def _stop(config: RunConfig) -> Iterator[Problem]:
+    stop, steps = config.training.stop_after_steps, config.training.steps
+    if stop is not None and stop > steps:
+        message = f"{stop} is after the last step, training.steps = {steps}"
+        remedy = 'write less, or remove it (or write "none")'
+        yield Unused("training.stop_after_steps", message, remedy, made_by=("training.steps",))
