@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from attnres_train.section import section
+from attnres_train.section import changed, section
+
+OF_ATTENTION = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
+"""Options of another attention over depth than the published one."""
 
 ResidualMode = Literal["standard", "gated", "denseformer", "full", "block"]
 
@@ -46,12 +49,4 @@ class ResidualConfig:
     @property
     def changes_attention(self) -> bool:
         """Whether an option asks for another attention over depth than the published one."""
-        return (
-            self.query != "learned"
-            or self.weights != "softmax"
-            or self.heads != 1
-            or self.key_rank is not None
-            or not self.key_norm
-            or self.temperature != 1.0
-            or self.entropy_weight != 0.0
-        )
+        return not changed(self).keys().isdisjoint(OF_ATTENTION)

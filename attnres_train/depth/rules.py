@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.depth.config import ResidualConfig
+from attnres_train.depth.config import OF_ATTENTION
 from attnres_train.errors import Problem, Unused
+from attnres_train.section import changed
 from attnres_train.words import join_or, nearest_divisors
 
-_OF_ATTENTION = ("query", "weights", "heads", "key_rank", "key_norm", "temperature", "entropy_weight")
 _MODE = "residual.mode"
 _OF_GATED = ("gate", "gate_bias")
 _WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
@@ -17,9 +18,9 @@ _WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
 
 def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     """Problems of the residual mode and its options."""
-    residual = config.residual
+    residual, stated = config.residual, changed(config.residual)
     yield from _block_size(config)
-    yield from _of_other_modes(residual)
+    yield from _of_other_modes(residual.mode, stated)
     if config.training.recompute == "block" and residual.mode in ("standard", "gated"):
         message = f'"block", but residual.mode = "{residual.mode}" has no blocks'
         remedy = 'write recompute = "layer"'
@@ -38,32 +39,28 @@ def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
             "residual.key_rank", f"{rank} is wider than model.hidden_size = {width}", f"write {width} or less"
         )
     for name in _WITHOUT_MEANING.get(residual.weights, ()):
-        if _is_set(residual, name):
+        if name in stated:
             message = f'set, but residual.weights = "{residual.weights}" looks at no keys'
             yield Unused(f"residual.{name}", message, f"remove residual.{name}", made_by=("residual.weights",))
     if residual.changes_attention and residual.backend not in ("auto", "reference"):
-        changed = ", ".join(f"residual.{name}" for name in _OF_ATTENTION if _is_set(residual, name))
-        message = f'"{residual.backend}" computes the published attention alone, but {changed} ask for another'
+        options = ", ".join(f"residual.{name}" for name in OF_ATTENTION if name in stated)
+        message = f'"{residual.backend}" computes the published attention alone, but {options} ask for another'
         yield Problem("residual.backend", message, 'write "auto" (plain torch runs the options)')
 
 
-def _is_set(residual: ResidualConfig, name: str) -> bool:
-    return bool(getattr(residual, name) != getattr(ResidualConfig(), name))
-
-
-def _of_other_modes(residual: ResidualConfig) -> Iterator[Problem]:
+def _of_other_modes(mode: str, stated: Mapping[str, Any]) -> Iterator[Problem]:
     """Options that the mode does not have."""
     allowed = {
-        "full": ("window", *_OF_ATTENTION),
-        "block": ("window", *_OF_ATTENTION),
+        "full": ("window", *OF_ATTENTION),
+        "block": ("window", *OF_ATTENTION),
         "denseformer": ("window",),
         "gated": _OF_GATED,
         "standard": (),
     }
-    for name in ("window", *_OF_ATTENTION, *_OF_GATED):
-        if _is_set(residual, name) and name not in allowed[residual.mode]:
-            modes = join_or([f'"{mode}"' for mode, names in allowed.items() if name in names])
-            message = f'{getattr(residual, name)!r}, but residual.mode = "{residual.mode}" has no such option'
+    for name in ("window", *OF_ATTENTION, *_OF_GATED):
+        if name in stated and name not in allowed[mode]:
+            modes = join_or([f'"{other}"' for other, names in allowed.items() if name in names])
+            message = f'{stated[name]!r}, but residual.mode = "{mode}" has no such option'
             yield Unused(f"residual.{name}", message, f"remove it, or set residual.mode = {modes}", made_by=(_MODE,))
 
 
