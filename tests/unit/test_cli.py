@@ -304,7 +304,7 @@ def test_an_interruption_is_one_line(when: str) -> None:
     stopped = "type('Stop', (), {'find_spec': lambda *_: signal.raise_signal(signal.SIGINT)})()"
     setup = {
         "import": f"sys.meta_path.insert(0, {stopped})",
-        "run": "import attnres_train.cli as cli; cli._run = lambda _: signal.raise_signal(signal.SIGINT)",
+        "run": "import attnres_train.cli.run as cli; cli._answer = lambda _: signal.raise_signal(signal.SIGINT)",
     }[when]
     # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
     heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"
