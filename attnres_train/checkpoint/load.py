@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from attnres_train.checkpoint.fit import Difference, differences, told
-from attnres_train.checkpoint.manifest import Manifest
+from attnres_train.checkpoint.manifest import Manifest, SavedGrid
 from attnres_train.checkpoint.metadata import METADATA_FILE
 from attnres_train.checkpoint.plain import NotPlain
 from attnres_train.checkpoint.random_state import (
@@ -113,4 +113,5 @@ def _import(folder: Path, manifest: Manifest, engine: Engine, grid: Grid, found:
 
 
 def _same_grid(manifest: Manifest, grid: Grid) -> bool:
-    return manifest.grid[:4] == (grid.parallel.tensor, grid.parallel.pipeline, grid.parallel.virtual, grid.data)
+    """Whether ranks stand where they stood; dividing sequences moves no random stream."""
+    return manifest.grid._replace(sequence=0) == SavedGrid.of(grid)._replace(sequence=0)

@@ -39,8 +39,7 @@ from attnres_train.checkpoint.folder import (
     remove_leftovers,
     replace_published,
 )
-from attnres_train.checkpoint.manifest import Grid as SavedGrid
-from attnres_train.checkpoint.manifest import Manifest, write_manifest
+from attnres_train.checkpoint.manifest import Manifest, SavedGrid, write_manifest
 from attnres_train.checkpoint.random_state import random_streams, save_random_state
 from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_tensors
 from attnres_train.checkpoint.verify import damages
@@ -255,18 +254,11 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _manifest(engine: StateSource, grid: Grid, state: TrainState, identity: RunIdentity) -> Manifest:
-    parallel = grid.parallel
     return Manifest(
         **state.as_dict(),
         optimizer_updates=engine.updates,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        grid=SavedGrid(
-            tensor=parallel.tensor,
-            pipeline=parallel.pipeline,
-            virtual=parallel.virtual,
-            data=grid.data,
-            sequence=int(parallel.sequence),
-        ),
+        grid=SavedGrid.of(grid),
         layers_per_stage=list(identity.layers_per_stage),
         versions={
             "attnres_train": __version__,
