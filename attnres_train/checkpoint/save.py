@@ -41,10 +41,11 @@ from attnres_train.checkpoint.folder import (
 )
 from attnres_train.checkpoint.manifest import Manifest, SavedGrid, write_manifest
 from attnres_train.checkpoint.random_state import random_streams, save_random_state
-from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_tensors
+from attnres_train.checkpoint.sharded import PendingStates, whole_tensors
 from attnres_train.checkpoint.verify import damages
 from attnres_train.durable import flush_folder
 from attnres_train.engine.interface import OptimizerState, StateSource
+from attnres_train.engine.kinds import KINDS
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
@@ -173,7 +174,7 @@ class CheckpointSave:
 
     def _write_part(self, states: Mapping[str, OptimizerState]) -> None:
         for name, part in states.items():
-            if not all(_is_finite(getattr(part, kind)) for kind in KINDS.values()):
+            if not all(_is_finite(kind.of(part)) for kind in KINDS):
                 raise ValueError(f"{name} or its optimizer state is not finite")
         self._records = {**self.pending.write(), **save_random_state(self.partial, self.streams, self.grid.rank)}
 

@@ -21,7 +21,7 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import VOCABULARY, tiny_config
 from tests.distributed.training import build_tiny, step_tiny, whole_tensors
 
-ATTRIBUTES = {"weight": "master", "first_moment": "first_moment", "second_moment": "second_moment"}
+KINDS = {"weight": "master", "first_moment": "first_moment", "second_moment": "second_moment"}
 TABLES = {"untied": ("embedding.weight", "head.projection.weight"), "tied": ("embedding.weight",)}
 
 READ = """
@@ -51,7 +51,7 @@ def save_each(configs: dict[str, RunConfig], folder: Path) -> dict[str, dict[str
         states = parts.engine.export_state()
         found[run] = {
             f"{kind}/{name}": tensor
-            for kind, attribute in ATTRIBUTES.items()
+            for kind, attribute in KINDS.items()
             for name, tensor in whole_tensors(
                 parts.engine.parameters(), {n: getattr(s, attribute) for n, s in states.items()}, grid
             ).items()
@@ -82,7 +82,7 @@ def test_every_tensor_is_the_engines_in_a_process_without_ranks(
     for key, tensor in read.items():
         assert tensor.dtype == torch.float32 and tensor.equal(states[run][key]), key
     assert {key for key, tensor in read.items() if tensor.shape[0] == VOCABULARY} == {
-        f"{kind}/{table}" for kind in ATTRIBUTES for table in TABLES[run]
+        f"{kind}/{table}" for kind in KINDS for table in TABLES[run]
     }
 
 

@@ -55,8 +55,8 @@ MUTANTS = (
     mutant(
         "the second moment is the first",
         "engine/megatron.py",
-        'slot["exp_avg_sq"] = state.second_moment',
-        'slot["exp_avg_sq"] = state.first_moment',
+        "slot[kind.slot] = kind.of(state)",
+        "slot[kind.slot] = MOMENTS[0].of(state)",
         "distributed/checkpoints::test_a_run_equals_its_half_and_a_new_process_and_its_other_half",
     ),
     mutant(
