@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.engine.interface import Engine
+from attnres_train.engine.interface import Engine, Update
 from attnres_train.model.parameters import LogicalParameter
-from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
+from attnres_train.progress import TrainState
 from attnres_train.setup import Setup
 from attnres_train.trainer.build import Parts, build_parts
-from attnres_train.trainer.step import agree
+from attnres_train.trainer.step import train_step
 from tests.distributed.tiny import VOCABULARY, step_batches
 
 
@@ -66,16 +67,31 @@ def train_tiny(config: RunConfig, grid: Grid, steps: int) -> Trained:
 
 
 def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[float, float, int]:
-    """One step; remembers the gradients before clipping as `engine.pre_clip`."""
+    """The real training step; remembers the gradients before clipping as `engine.pre_clip`."""
     engine: Engine = parts.engine
-    engine.zero_grad()
-    batches = step_batches(step, grid.data_rank, grid.data, config.data.isolate_documents)
-    totals = parts.pipeline.run(engine.chunks, batches)
-    engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
-    rate = learning_rate(config.optimizer, config.schedule, config.training.steps, step + 1)
-    update = engine.step(rate)
-    agreed = agree(grid, {"train": totals.whole}, parts.pipeline.communicator.take_traffic(), stop_requested=False)
-    return agreed.losses["train"].mean, update.grad_norm, agreed.forward_bytes
+    update = engine.step
+
+    def keeping(rate: float) -> Update:
+        engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
+        return update(rate)
+
+    engine.step = keeping  # type: ignore[method-assign]
+    try:
+        begun = TrainState(step=step, samples=step)
+        _, report, _ = train_step(parts, _StepBatches(config, grid), config, begun, stop_requested=False)
+    finally:
+        engine.step = update  # type: ignore[method-assign]
+    return report.losses["train"].mean, report.grad_norm, report.forward_bytes
+
+
+class _StepBatches:
+    """The batches of the step at a position, which is its number here."""
+
+    def __init__(self, config: RunConfig, grid: Grid):
+        self.config, self.grid = config, grid
+
+    def step(self, consumed_samples: int) -> Any:
+        return step_batches(consumed_samples, self.grid.data_rank, self.grid.data, self.config.data.isolate_documents)
 
 
 def whole_tensors(parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:
