@@ -70,12 +70,12 @@ def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[f
     engine: Engine = parts.engine
     engine.zero_grad()
     batches = step_batches(step, grid.data_rank, grid.data, config.data.isolate_documents)
-    totals = parts.pipeline.run(engine.chunks, batches)
+    ran = parts.pipeline.run(engine.chunks, batches)
     engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
     rate = learning_rate(config.optimizer, config.schedule, config.training.steps, step + 1)
     update = engine.step(rate)
-    agreed = agree(grid, {"train": totals.whole}, parts.pipeline.communicator.take_traffic(), stop_requested=False)
-    return agreed.losses["train"].mean, update.grad_norm, agreed.forward_bytes
+    agreed = agree(grid, {"train": ran.totals.whole}, {"forward": ran.traffic.forward_bytes})
+    return agreed.losses["train"].mean, update.grad_norm, agreed.counts["forward"]
 
 
 def whole_tensors(parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:
