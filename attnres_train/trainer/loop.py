@@ -83,7 +83,7 @@ def train(run: Run) -> ExitCode:
             return ExitCode.DONE
     else:
         check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
-        if run.grid.rank == 0 and not (run.folder / CONFIG).exists():
+        if run.grid.keeps_run and not (run.folder / CONFIG).exists():
             keep_text(run.folder / CONFIG, run.resolved)
     recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
     run.stop.training_begins()
@@ -105,18 +105,18 @@ def _steps(run: Run, recorder: Recorder, state: TrainState, last_step: int) -> t
     stopped, began = False, state.step
     while state.step < last_step and not stopped:
         run.presence.at("training", state.step + 1)
-        asked = run.stop.asked()
+        votes = {"stop": run.stop.asked(), **saves.votes()}
         looks = _looks(state.step + 1, config)
         with watch.looking() if looks else nullcontext(), profiling.around(state.step + 1):
-            state, report, batches = train_step(run.parts, run.loader, config, state, asked, saves.standing)
-        stopped = report.stop_requested and state.step < config.training.steps
+            state, report, batches = train_step(run.parts, run.loader, config, state, votes)
+        stopped = report.votes["stop"] > 0 and state.step < config.training.steps
         claimed_anew = run.claim is not None and run.claim.renew()
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=stopped or state.step == last_step)
-        if run.grid.rank == 0 and (claimed_anew or state.step == began + 1):
+        if run.grid.keeps_run and (claimed_anew or state.step == began + 1):
             _keep_settings(run, recorder, state.step - 1)
         if looks:
             recorder.depth(state, watch.collect())
-        saves.advance(report)
+        saves.advance(report.votes)
         if enough := skipped.look_at(state, report):
             saves.finish()
             raise RuntimeError(enough)

@@ -93,7 +93,7 @@ def _enter(folder: Path, resume: str, grid: Grid) -> tuple[Claim | None, Choice 
     """
     claim: Claim | None = None
     problems: list[Sequence[Problem] | None] = [None]
-    if grid.rank == 0:
+    if grid.keeps_run:
         try:
             claim = Claim(folder)
         except Refused as refusal:

@@ -66,7 +66,7 @@ def saved(folder: Path, damage: bool = False) -> tuple[list[Event], str | None]:
     """Two saves of which one is to be kept; of the second rank 2's file is `damaged` in between, its size unchanged."""
     grid = build_grid(tiny_config("block", pipeline=3).parallel, seed=1)
     parts = build_tiny(tiny_config("block", pipeline=3), grid)
-    identity = RunIdentity(parts.pipeline.plan.layers_per_stage, {}, {})
+    identity = RunIdentity(parts.pipeline.setup.wire.layers_per_stage, {}, {})
     events: list[Event] = []
     told = None
     for step in (1, 2):
