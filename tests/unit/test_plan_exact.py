@@ -193,3 +193,17 @@ def test_traffic_is_counted_over_every_rank_that_sends(tmp_path: Path) -> None:
     assert found.step_forward_bytes == hops * slice_bytes * 4 * 2 * 2
     assert [rank.forward_bytes for rank in found.ranks] == [3 * slice_bytes, 5 * slice_bytes, 0]
     assert [rank.backward_bytes for rank in found.ranks] == [0, 3 * slice_bytes, 5 * slice_bytes]
+
+
+def test_two_ends_that_share_no_table_reduce_nothing(tmp_path: Path) -> None:
+    settings = {"parallel__pipeline": 2, "model__tie_embeddings": "false"}
+    assert planned(tmp_path, 2, **settings).time.kinds["data_parallel"] == 0
+
+
+def test_figures_of_the_page_are_of_all_replicas_and_all_nodes(tmp_path: Path) -> None:
+    """Four replicas on nodes of three devices: two disks take the save, and every device has its share of the work."""
+    found = planned(tmp_path, 4, replace(MACHINE, devices_per_node=3), training__micro_batch_size=1)
+    flops = found.setup.flops_per_token * 8 * 32
+    assert found.time.model_flops_utilisation == pytest.approx(flops / (found.time.step_seconds * 4 * 1e13), rel=1e-12)
+    assert found.time.device_hours == pytest.approx(4 * 20 * found.time.step_seconds / 3600, rel=1e-12)
+    assert found.time.checkpoint_seconds == pytest.approx(found.checkpoint.total_bytes / 2e9, rel=1e-12)
