@@ -16,5 +16,5 @@ random_state.py  the random streams of each rank
 space.py         whether the next one will have room
 config.py        the [checkpoint] section; rules.py what it may say
 
-What DeepSpeed itself saved becomes a checkpoint of this format by `attnres import`: attnres_train/importing.
+What DeepSpeed itself saved becomes a checkpoint of this format by `attnres import`: attnres_train/exchange.
 """

@@ -15,6 +15,7 @@ from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.errors import Problem, Refused
+from attnres_train.model.describe import describe
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.paths import path_argument
@@ -22,10 +23,9 @@ from attnres_train.plan.page import counted
 from attnres_train.progress import TrainState
 
 if TYPE_CHECKING:
-    from attnres_train.importing.checkpoint import ZeroCheckpoint
-    from attnres_train.model.parameters import LogicalParameter
+    from attnres_train.exchange.checkpoint import ZeroCheckpoint
     from attnres_train.model.sharding import Sharding
-    from attnres_train.parallel.grid import Grid
+    from attnres_train.model.tensors import TensorSpec
 
 IMPORT = """\
 Reads a checkpoint that DeepSpeed wrote under ZeRO-1, -2 or -3 of the model that CONFIG.toml describes, and writes one
@@ -76,43 +76,32 @@ def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | No
     config = loaded.config
     # Only now: importing numpy, torch and megatron-core takes seconds, which other commands can do without.
     from attnres_train.corpora import open_corpora
-    from attnres_train.importing.checkpoint import read_checkpoint
+    from attnres_train.exchange.checkpoint import read_checkpoint
 
     fingerprints = {} if config.data.train is None else open_corpora(config).fingerprints(config.training.seed)
     vocabulary = vocabulary_size(config)
     found = read_checkpoint(folder, tag)
-    from attnres_train.parallel.config import ParallelConfig
-    from attnres_train.parallel.light_imports import light_imports
-
-    with light_imports():
-        from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
-        from attnres_train.trainer.build import parameters_of
-
-    start_process_group(config.parallel.timeout_seconds)
-    try:
-        grid = build_grid(ParallelConfig(), config.training.seed)
-        model = parameters_of(config, grid, vocabulary)
-        return _import(found, model, vocabulary, loaded, samples, fingerprints, grid)
-    finally:
-        stop_process_group()
+    padded = config.model.padded_vocabulary(vocabulary, len(found.ranks))
+    model = describe(config.model, config.residual, vocabulary, padded).all
+    return _import(found, model, loaded, samples, fingerprints)
 
 
 def _import(
     found: ZeroCheckpoint,
-    model: Sequence[LogicalParameter],
-    vocabulary: int,
+    model: Sequence[TensorSpec],
     loaded: Loaded,
     samples: int | None,
     fingerprints: Mapping[str, str],
-    grid: Grid,
 ) -> Imported:
-    from attnres_train.checkpoint.save import RunIdentity
-    from attnres_train.importing.fit import padded_for, unequal_copies
-    from attnres_train.importing.write import ImportedState, refuse_a_later_one, write_imported
+    from attnres_train.parallel.light_imports import light_imports
+
+    with light_imports():
+        from attnres_train.checkpoint.save import RunIdentity
+        from attnres_train.exchange.fit import unequal_copies
+        from attnres_train.exchange.write import ImportedState, refuse_a_later_one, write_imported
 
     config, folder = loaded.config, run_folder(loaded.config, loaded.path)
-    padded = config.model.padded_vocabulary(vocabulary, len(found.ranks))
-    shardings = {p.name: padded_for(p.sharding, padded) for p in model}
+    shardings = {spec.name: spec.sharding for spec in model}
     position = found.position.samples if samples is None else samples
     _refuse_unfit(found, shardings, folder, position)
     assert position is not None
@@ -122,7 +111,7 @@ def _import(
     folder.mkdir(parents=True, exist_ok=True)
     with claim_run_folder(folder):
         refuse_a_later_one(folder, state.step)  # once more: now nobody else writes here
-        path = write_imported(folder, ImportedState(found, model, shardings), grid, state, identity)
+        path = write_imported(folder, ImportedState(found, model), config, state, identity)
     tensor = f" x {len(found.ranks)} tensor ranks" if len(found.ranks) > 1 else ""
     return Imported(
         path=path,
@@ -140,8 +129,8 @@ def _refuse_unfit(
     found: ZeroCheckpoint, shardings: Mapping[str, Sharding], run_folder: Path, position: int | None
 ) -> None:
     """Raises Refused with everything for which the checkpoint cannot go into this run."""
-    from attnres_train.importing.fit import misfits
-    from attnres_train.importing.write import refuse_a_later_one
+    from attnres_train.exchange.fit import misfits
+    from attnres_train.exchange.write import refuse_a_later_one
 
     problems = list(misfits([rank.shapes for rank in found.ranks], shardings)) + found.not_finite()
     try:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 from megatron.core.transformer import TransformerConfig
 
 from attnres_train.config.run_config import RunConfig
@@ -13,9 +12,8 @@ from attnres_train.depth.mix import DTYPES
 from attnres_train.engine.interface import Engine
 from attnres_train.engine.megatron import MegatronEngine
 from attnres_train.model.megatron import transformer_config
-from attnres_train.model.parameters import LogicalParameter, initialize, logical_parameters
+from attnres_train.model.parameters import initialize
 from attnres_train.model.stage import StageModel, StageRole
-from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pipeline import Pipeline
 from attnres_train.setup import Setup
@@ -48,17 +46,6 @@ def build_parts(setup: Setup, grid: Grid) -> Parts:
     return Parts(stages, engine, Pipeline(setup, grid, megatron, finalize=engine.finalize))
 
 
-def parameters_of(config: RunConfig, grid: Grid, vocabulary_size: int) -> list[LogicalParameter]:
-    """The parameters of the model in one piece, whatever its layout: names, shapes and cuts, but no values.
-
-    `grid` must be of one tensor rank.
-    """
-    whole = Setup.of(replace(config, parallel=ParallelConfig()), 1, vocabulary_size)
-    megatron = transformer_config(config.model, dtype=DTYPES[config.training.precision])
-    with torch.device("meta"):
-        return list(logical_parameters(_stage(whole, grid, megatron, 0)))
-
-
 def _build_engine(config: RunConfig, grid: Grid, megatron: TransformerConfig, stages: Sequence[StageModel]) -> Engine:
     if config.engine.kind == "megatron":
         return MegatronEngine(stages, config.optimizer, megatron, grid)
@@ -75,13 +62,6 @@ def _build_engine(config: RunConfig, grid: Grid, megatron: TransformerConfig, st
 
 def build_stage(setup: Setup, grid: Grid, megatron: TransformerConfig, stage: int) -> StageModel:
     """One stage with its initial weights, on the device."""
-    module = _stage(setup, grid, megatron, stage)
-    initialize(module, setup.config.training.seed)
-    return module.to(grid.device)
-
-
-def _stage(setup: Setup, grid: Grid, megatron: TransformerConfig, stage: int) -> StageModel:
-    """The stage as megatron-core allocates it, its weights still to be set."""
     config, parallel = setup.config, setup.config.parallel
     role = StageRole(
         stage=stage,
@@ -90,7 +70,7 @@ def _stage(setup: Setup, grid: Grid, megatron: TransformerConfig, stage: int) ->
         last=setup.is_last(stage),
         chunk=stage // parallel.pipeline if parallel.virtual > 1 else None,
     )
-    return StageModel(
+    module = StageModel(
         config.model,
         config.residual,
         megatron,
@@ -100,3 +80,5 @@ def _stage(setup: Setup, grid: Grid, megatron: TransformerConfig, stage: int) ->
         setup.padded_vocabulary,
         config.training.recompute,
     )
+    initialize(module, config.training.seed)
+    return module.to(grid.device)

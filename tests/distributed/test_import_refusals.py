@@ -14,8 +14,8 @@ import torch
 
 from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.errors import Problem, Refused
-from attnres_train.importing.checkpoint import read_checkpoint
-from attnres_train.importing.plain_load import STAND_INS
+from attnres_train.exchange.checkpoint import read_checkpoint
+from attnres_train.exchange.plain_load import STAND_INS
 from tests.distributed.ranks import run_ranks
 from tests.distributed.stock import SAVED_AT, StockRun, attnres, train_stock, write_toml
 

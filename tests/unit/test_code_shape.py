@@ -21,7 +21,7 @@ ROOMS = (
     "parallel",
     "engine",
     "checkpoint",
-    "importing",
+    "exchange",
     "observe",
     "report",
     "ablate",

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnres_train.importing.fit import _whole, misfits, padded_for
-from attnres_train.importing.partitions import (
+from attnres_train.exchange.fit import _whole, misfits
+from attnres_train.exchange.partitions import (
     Part,
     Shape,
     partition_length,
@@ -117,4 +117,3 @@ def test_misfits_are_told_by_tensor_rank() -> None:
     found = {p.key: p.message for p in misfits([{"a": (8, 3), "b": (4, 3), "d": (1,)}] * 2, model)}
     assert found["a"] == "has shape (8, 3) in the checkpoint on tensor rank 1, (4, 3) in the model"
     assert "lacks it" in found["c"] and "does not know it" in found["d"]
-    assert padded_for(model["b"], 8).local_shape(2) == (4, 3) and padded_for(model["c"], 8) == model["c"]

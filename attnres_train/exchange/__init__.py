@@ -1,4 +1,4 @@
-"""Going on from what another program has trained: a ZeRO checkpoint that DeepSpeed itself wrote.
+"""Models in and out. In: what another program has trained, a ZeRO checkpoint that DeepSpeed itself wrote.
 
 plain_load.py     files of torch.save whose loading runs no code
 files.py          which files there are, and whether all are

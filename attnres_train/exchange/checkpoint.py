@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attnres_train.engine.kinds import KINDS
 from attnres_train.errors import Problem, Refused
-from attnres_train.importing.files import Files, find_files, missing_and_extra
-from attnres_train.importing.partitions import (
+from attnres_train.exchange.files import Files, find_files, missing_and_extra
+from attnres_train.exchange.partitions import (
     Part,
     Shape,
     Shapes,
@@ -22,8 +22,8 @@ from attnres_train.importing.partitions import (
     parts_of_parameters,
     uncovered,
 )
-from attnres_train.importing.plain_load import DAMAGED, load_plain
-from attnres_train.importing.shards import NotAShard, Shard, read_shard
+from attnres_train.exchange.plain_load import DAMAGED, load_plain
+from attnres_train.exchange.shards import NotAShard, Shard, read_shard
 
 _PREFIX = "module."
 _RECORDED = ("dp_world_size", "mp_world_size", "global_steps", "skipped_steps")

@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from attnres_train.checkpoint.folder import checkpoints_folder, named_steps
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.checkpoint.space import check_space
+from attnres_train.config.run_config import RunConfig
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.errors import refuse
-from attnres_train.importing.checkpoint import ZeroCheckpoint
-from attnres_train.importing.fit import whole_state
+from attnres_train.exchange.checkpoint import ZeroCheckpoint
+from attnres_train.exchange.fit import whole_state
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.model.sharding import Sharding
-from attnres_train.parallel.grid import Grid
+from attnres_train.model.tensors import TensorSpec
+from attnres_train.parallel.config import ParallelConfig
+from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
 from attnres_train.progress import TrainState
 
 
@@ -30,9 +34,8 @@ class ImportedState:
     """
 
     checkpoint: ZeroCheckpoint
-    model: Sequence[LogicalParameter]
-    shardings: Mapping[str, Sharding]
-    """How each parameter is cut over the tensor ranks of the checkpoint."""
+    model: Sequence[TensorSpec]
+    """Padded and cut for the tensor ranks of the checkpoint."""
 
     @property
     def updates(self) -> int:
@@ -40,11 +43,12 @@ class ImportedState:
 
     def parameters(self) -> Sequence[LogicalParameter]:
         """Each in one piece, without padding."""
-        whole = [replace(p.spec, sharding=Sharding(p.spec.shape)) for p in self.model]
-        return [replace(p, spec=spec, shape=torch.Size(spec.shape)) for p, spec in zip(self.model, whole, strict=True)]
+        whole = [replace(spec, sharding=Sharding(spec.shape)) for spec in self.model]
+        values = [nn.Parameter(torch.empty(spec.shape, device="meta")) for spec in whole]
+        return [LogicalParameter(spec, value, value.shape) for spec, value in zip(whole, values, strict=True)]
 
     def export_share(self) -> Mapping[str, OptimizerState]:
-        return {p.name: whole_state(self.checkpoint, p.name, self.shardings[p.name]) for p in self.model}
+        return {spec.name: whole_state(self.checkpoint, spec.name, spec.sharding) for spec in self.model}
 
 
 def refuse_a_later_one(run_folder: Path, step: int) -> None:
@@ -56,14 +60,21 @@ def refuse_a_later_one(run_folder: Path, step: int) -> None:
         raise refuse("training.run_folder", message, remedy)
 
 
-def write_imported(folder: Path, imported: ImportedState, grid: Grid, state: TrainState, identity: RunIdentity) -> Path:
+def write_imported(
+    folder: Path, imported: ImportedState, config: RunConfig, state: TrainState, identity: RunIdentity
+) -> Path:
     """Write, read back and publish the checkpoint of `state` in the run folder; older ones stay.
 
     Raises Refused where there is no room, RuntimeError where writing fails; then nothing is published.
     """
-    check_space(checkpoints_folder(folder), imported, grid)
-    save = CheckpointSave.start(folder, imported, grid, state, identity)
-    save.wait()
-    published = save.publish()
-    save.retire(keep=None)
-    return published
+    start_process_group(config.parallel.timeout_seconds)
+    try:
+        grid = build_grid(ParallelConfig(), config.training.seed)
+        check_space(checkpoints_folder(folder), imported, grid)
+        save = CheckpointSave.start(folder, imported, grid, state, identity)
+        save.wait()
+        published = save.publish()
+        save.retire(keep=None)
+        return published
+    finally:
+        stop_process_group()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,8 +10,8 @@ from torch import Tensor
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.engine.kinds import KINDS
 from attnres_train.errors import Problem
-from attnres_train.importing.checkpoint import ZeroCheckpoint
-from attnres_train.importing.partitions import Shape
+from attnres_train.exchange.checkpoint import ZeroCheckpoint
+from attnres_train.exchange.partitions import Shape
 from attnres_train.model.sharding import Sharding
 
 _CONFIGURATION = "give the configuration of the model that DeepSpeed trained"
@@ -31,11 +30,6 @@ def misfits(stored: Sequence[Mapping[str, Shape]], model: Mapping[str, Sharding]
             elif shapes[name] != (expected := model[name].local_shape(len(stored))):
                 message = f"has shape {shapes[name]} in the checkpoint{where}, {expected} in the model"
                 yield Problem(name, message, f"{_CONFIGURATION}: its sizes, vocabulary and padding")
-
-
-def padded_for(sharding: Sharding, padded_vocabulary: int) -> Sharding:
-    """How a parameter is cut where the vocabulary is padded to this length."""
-    return sharding if sharding.padded is None else replace(sharding, padded=padded_vocabulary)
 
 
 def unequal_copies(checkpoint: ZeroCheckpoint, model: Mapping[str, Sharding]) -> list[str]:

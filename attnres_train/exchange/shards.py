@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnres_train.engine.kinds import MOMENTS
 from attnres_train.errors import Problem
-from attnres_train.importing.plain_load import DAMAGED
+from attnres_train.exchange.plain_load import DAMAGED
 
 _SLOTS = tuple(kind.slot for kind in MOMENTS)
 _ADAM = "import a run of Adam or AdamW: torch's, FusedAdam or DeepSpeedCPUAdam"
