@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from attnres_train.cli.command import JSON, Answer, Command, option
 from attnres_train.paths import path_argument
-from attnres_train.plan.page import counted
+from attnres_train.words import counted
 
-REPORT = """\
+_EPILOG = """\
 One HTML file to be opened anywhere (nothing is loaded from a network), and PNGs of its figures: loss against steps,
 tokens and compute, gradients, speed, memory, where readers look and how large what flows is by depth; of several runs
 also what differs between them. Reads config.toml, metrics.jsonl and depth.jsonl alone, also while a run trains.
@@ -20,8 +20,8 @@ also what differs between them. Reads config.toml, metrics.jsonl and depth.jsonl
 """
 
 
-def run_report(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Write the report; what it says, as an object and as text."""
+def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
+    """Write the report; what it says."""
     from attnres_train.report.write import report  # imports numpy and plotly
 
     output = options.output
@@ -31,15 +31,22 @@ def run_report(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     lines = [f"{made.page}: {counted(len(made.runs), 'run')}, {counted(len(made.pictures), 'PNG')} beside it"]
     lines += [f"  {run.label}: {words}" for run in made.runs for words in run.notes]
     lines += [f"  {run.label}, step {step}: {words}" for run in made.runs for step, words in run.alarms]
-    return made.as_json(), "\n".join(lines)
+    return Answer(made.as_json(), "\n".join(lines))
 
 
-def add_report_command(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """`add` makes one command."""
-    raw = argparse.RawDescriptionHelpFormatter
-    looks = "make a page of one or several runs: curves, depth, what differs"
-    command = add("report", help=looks, epilog=REPORT, formatter_class=raw, allow_abbrev=False)
-    command.add_argument("runs", metavar="RUN", type=path_argument, nargs="+")
-    where = "default: RUN/report of one run, ./report of several"
-    command.add_argument("--output", type=path_argument, metavar="FOLDER", help=where)
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+COMMAND = Command(
+    "report",
+    "make a page of one or several runs: curves, depth, what differs",
+    (
+        option("runs", metavar="RUN", type=path_argument, nargs="+"),
+        option(
+            "--output",
+            type=path_argument,
+            metavar="FOLDER",
+            help="default: RUN/report of one run, ./report of several",
+        ),
+        JSON,
+    ),
+    answer,
+    epilog=_EPILOG,
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from attnres_train.cli.command import Answer, command_of_configuration, option
 from attnres_train.config.load import load, load_checked
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem, Refused
@@ -19,28 +19,9 @@ from attnres_train.plan.devices import DEVICES
 from attnres_train.plan.speeds import Machine
 from attnres_train.plan.text import plan_text
 
-PLAN_FLAGS = ("--device", "--efficiency", "--draw", "--advise")
-PLAN_USAGE = "[--device NAME|FILE] [--draw FILE.png] [--advise] "
 
-
-def add_plan_options(command: argparse.ArgumentParser) -> None:
-    names = ", ".join(DEVICES)
-    device = f"predict seconds on this device ({names}), or on the machine of a file that `attnres doctor` measured"
-    command.add_argument("--device", metavar="NAME|FILE", help=device)
-    share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
-    command.add_argument("--efficiency", type=float, metavar="SHARE", help=share)
-    command.add_argument(
-        "--draw",
-        type=path_argument,
-        metavar="FILE.png",
-        help="a picture of the schedule; with --advise, of the fastest",
-    )
-    ranks = "try every layout of --world N devices: the fastest, and why others are refused"
-    command.add_argument("--advise", action="store_true", help=ranks)
-
-
-def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """The plan, or the advice, as an object and as text. Raises Refused."""
+def answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """The plan, or the advice. Raises Refused."""
     if options.draw is not None:
         from attnres_train.plan.draw import check_picture
 
@@ -55,7 +36,7 @@ def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[
         draw_schedule(planned, options.draw)
     notes = [f"  note: {note}" for note in (*loaded.notes, *_drawn(options.draw))]
     text = "\n".join([plan_text(planned, str(options.config)), *([""] if notes else []), *notes])
-    return as_json(planned) | {"notes": list(loaded.notes)}, text
+    return Answer(as_json(planned) | {"notes": list(loaded.notes)}, text)
 
 
 def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:
@@ -68,7 +49,7 @@ def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:
     return None
 
 
-def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, Any], str]:
+def _advice(options: argparse.Namespace, config: RunConfig) -> Answer:
     machine = _machine(options, config)
     if options.world is None or machine is None:
         raise Refused(Problem("--advise", "needs a number of devices", "write --world N"))
@@ -78,8 +59,27 @@ def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, A
 
         draw_schedule(advice.choices[0].plan, options.draw)
     drawn = _drawn(options.draw if advice.choices else None)
-    return advice_json(advice), "\n".join([advice_text(advice, str(options.config)), *drawn])
+    return Answer(advice_json(advice), "\n".join([advice_text(advice, str(options.config)), *drawn]))
 
 
 def _drawn(picture: Path | None) -> list[str]:
     return [] if picture is None else [f"the schedule of one replica is drawn in {picture}"]
+
+
+_NAMES = ", ".join(DEVICES)
+_DEVICE = f"predict seconds on this device ({_NAMES}), or on the machine of a file that `attnres doctor` measured"
+_EFFICIENCY = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
+_DRAW = "a picture of the schedule; with --advise, of the fastest"
+_ADVISE = "try every layout of --world N devices: the fastest, and why others are refused"
+COMMAND = command_of_configuration(
+    "plan",
+    "print parameters, stages, wire, memory, time and first rates",
+    "[--device NAME|FILE] [--draw FILE.png] [--advise]",
+    [
+        option("--device", metavar="NAME|FILE", help=_DEVICE),
+        option("--efficiency", type=float, metavar="SHARE", help=_EFFICIENCY),
+        option("--draw", type=path_argument, metavar="FILE.png", help=_DRAW),
+        option("--advise", action="store_true", help=_ADVISE),
+    ],
+    answer,
+)

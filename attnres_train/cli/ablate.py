@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnres_train.ablate.grid import GRID_HELP, Grid, read_grid
+from attnres_train.cli.command import JSON, Answer, Command, option
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.paths import path_argument
 
-ABLATE = f"""\
+_EPILOG = f"""\
 Runs that differ in few keys, each in a folder of its own, and a report of what the difference makes. All
 configurations are checked before any run starts. Run again, it skips what is done and goes on with what was
 interrupted; SIGTERM or SIGINT saves and ends.
@@ -27,8 +28,8 @@ others went on), 2 refused before any run, 3 stopped on a signal.
 """
 
 
-def run_ablate(options: argparse.Namespace) -> tuple[dict[str, Any], str, ExitCode]:
-    """Run what is not done and write the report; what it says, as an object and as text.
+def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
+    """Run what is not done and write the report; what it says.
 
     Raises Refused where the grid or one of its configurations is wrong, and where another ablate runs in its folder.
     """
@@ -40,7 +41,7 @@ def run_ablate(options: argparse.Namespace) -> tuple[dict[str, Any], str, ExitCo
     if not grid.folder.is_dir():
         raise refuse("folder", f"there is no {grid.folder}", "run the grid first, without --report-only")
     found = write_results(grid, results_of(grid))
-    return found, _text(found), code
+    return Answer(found, _text(found), code)
 
 
 def _run(grid: Grid) -> ExitCode:
@@ -79,11 +80,14 @@ def _half(one: Mapping[str, Any]) -> str:
     return "" if one["high"] is None else f" ± {one['high'] - one['mean']:.4f}"
 
 
-def add_ablate_command(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """`add` makes one command."""
-    raw = argparse.RawDescriptionHelpFormatter
-    looks = "run a grid of configurations and compare them, with intervals over seeds"
-    command = add("ablate", help=looks, epilog=ABLATE, formatter_class=raw, allow_abbrev=False)
-    command.add_argument("grid", metavar="GRID.toml", type=path_argument)
-    command.add_argument("--report-only", action="store_true", help="start nothing; report what is there")
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+COMMAND = Command(
+    "ablate",
+    "run a grid of configurations and compare them, with intervals over seeds",
+    (
+        option("grid", metavar="GRID.toml", type=path_argument),
+        option("--report-only", action="store_true", help="start nothing; report what is there"),
+        JSON,
+    ),
+    answer,
+    epilog=_EPILOG,
+)

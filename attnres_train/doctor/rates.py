@@ -1,6 +1,6 @@
-"""One process that measures a device file's rates: `python -m attnres_train.doctor_rates RANK RANKS FILE SHAPES`.
+"""One process that measures a device file's rates: `python -m attnres_train.doctor.rates RANK RANKS FILE SHAPES`.
 
-SHAPES is JSON (`doctor_device.Shapes`). Each rate is what `plan/work.py` counts of an operation over the time that
+SHAPES is JSON (`device.Shapes`). Each rate is what `plan/work.py` counts of an operation over the time that
 it takes with autograd, at the model's own shapes: first on rank 0 while the others wait, then on all at once.
 """
 
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -22,7 +20,8 @@ from torch import Tensor
 from attnres_train.depth.aggregation import aggregate_sources
 from attnres_train.depth.mix import DTYPES, Norm
 from attnres_train.depth.source import Source
-from attnres_train.doctor_device import Shapes
+from attnres_train.doctor.device import Shapes
+from attnres_train.doctor.rank import Rank
 from attnres_train.plan.step_end import ADAM_BYTES
 from attnres_train.plan.work import (
     ATTENTION_BACKWARD,
@@ -33,8 +32,6 @@ from attnres_train.plan.work import (
     SOFTMAX_FORWARD_BYTES,
 )
 
-LEAST_TIMES, LEAST_SECONDS = 5, 0.4
-"""An action is repeated until both are reached; its shortest time counts."""
 MEETINGS = 20
 CHAINED = 200
 """Operations in a row, to time one."""
@@ -44,30 +41,20 @@ WAIT_SECONDS = 300
 
 def main() -> None:
     """Meet the others at FILE, measure, and let rank 0 print what it found as JSON."""
-    rank, ranks, place, shapes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Shapes(**json.loads(sys.argv[4]))
-    gpu = torch.cuda.is_available()
-    device = torch.device("cuda", rank) if gpu else torch.device("cpu")
-    if gpu:
-        torch.cuda.set_device(device)
-    limit = timedelta(seconds=WAIT_SECONDS)
-    backend = "nccl" if gpu else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=limit)
-    torch.manual_seed(1)
-    found: dict[str, Any] = {}
-    actions = actions_of(shapes, device)
-    found["alone"] = {name: amount / _seconds(action, device) for name, (amount, action) in actions.items()} if (
-        rank == 0
-    ) else {}  # fmt: skip
-    dist.barrier()
-    together = {}
-    for name, (amount, action) in actions.items():
+    shapes = Shapes(**json.loads(sys.argv[4]))
+    with Rank.met(WAIT_SECONDS) as here:
+        torch.manual_seed(1)
+        actions = actions_of(shapes, here.device)
+        found: dict[str, Any] = {"alone": {}, "together": {}}
+        if here.rank == 0:
+            found["alone"] = {name: amount / here.seconds(action) for name, (amount, action) in actions.items()}
         dist.barrier()
-        together[name] = amount / _seconds(action, device)
-    found["together"] = together
-    found["link"] = _links(shapes, rank, ranks, device)
-    if rank == 0:
-        print(json.dumps(found))
-    dist.destroy_process_group()
+        for name, (amount, action) in actions.items():
+            dist.barrier()
+            found["together"][name] = amount / here.seconds(action)
+        found["link"] = _links(shapes, here)
+        if here.rank == 0:
+            print(json.dumps(found))
 
 
 def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, Callable[[], object]]]:
@@ -183,26 +170,22 @@ def _chain(small: Tensor) -> Callable[[], object]:
     return run
 
 
-def _links(shapes: Shapes, rank: int, ranks: int, device: torch.device) -> dict[str, float]:
+def _links(shapes: Shapes, here: Rank) -> dict[str, float]:
     """Bus rates (plan/speeds.py) between the ranks, and latencies from messages of next to nothing."""
+    ranks = here.ranks
     if ranks == 1:
         return {}
-    hop = torch.ones(shapes.hop_bytes // 4, device=device)
-    whole = torch.ones(max(shapes.collective_bytes // 4 // ranks, 1) * ranks, device=device)
-    part, small = torch.ones(len(whole) // ranks, device=device), torch.ones(ranks, device=device)
-
-    def there_and_back(tensor: Tensor) -> None:
-        if rank < 2:
-            for move in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
-                move(tensor, 1 - rank)
+    hop = torch.ones(shapes.hop_bytes // 4, device=here.device)
+    whole = torch.ones(max(shapes.collective_bytes // 4 // ranks, 1) * ranks, device=here.device)
+    part, small = torch.ones(len(whole) // ranks, device=here.device), torch.ones(ranks, device=here.device)
 
     def timed(action: Callable[[], object]) -> float:
-        return _seconds(action, device, meet=True)
+        return here.seconds(action, MEETINGS)
 
-    latency, collective = timed(lambda: there_and_back(small)) / 2, timed(lambda: dist.all_reduce(small))
+    latency, collective = timed(lambda: here.there_and_back(small)) / 2, timed(lambda: dist.all_reduce(small))
     size, ring = whole.nbytes, (ranks - 1) / ranks
     return {
-        "send_bytes_per_second": hop.nbytes / _beyond(timed(lambda: there_and_back(hop)) / 2, latency),
+        "send_bytes_per_second": hop.nbytes / _beyond(timed(lambda: here.there_and_back(hop)) / 2, latency),
         "send_latency_seconds": latency,
         "all_reduce_bytes_per_second": 2 * ring * size / _beyond(timed(lambda: dist.all_reduce(whole)), collective),
         "reduce_scatter_bytes_per_second": ring
@@ -218,29 +201,6 @@ def _links(shapes: Shapes, rank: int, ranks: int, device: torch.device) -> dict[
 def _beyond(seconds: float, latency: float) -> float:
     """What a message takes beyond its latency, at least half of it all: the two are measured apart."""
     return max(seconds - latency, seconds / 2)
-
-
-def _seconds(action: Callable[[], object], device: torch.device, meet: bool = False) -> float:
-    """The shortest of some times that `action` takes, after one that does not count.
-
-    On one CPU thread it is the processor's time, so that other programs on the machine do not count. With `meet` all
-    ranks begin together, repeat equally often, and the clock on the wall counts.
-    """
-    gpu = device.type == "cuda"
-    clock = time.perf_counter if gpu or meet or torch.get_num_threads() > 1 else time.process_time
-    times: list[float] = []
-    action()
-    while len(times) < (MEETINGS if meet else LEAST_TIMES) or (not meet and sum(times) < LEAST_SECONDS):
-        if meet:
-            dist.barrier()
-        if gpu:
-            torch.cuda.synchronize()
-        started = clock()
-        action()
-        if gpu:
-            torch.cuda.synchronize()
-        times.append(clock() - started)
-    return min(times)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,5 @@
+import sys
+
+from attnres_train.entry import main
+
+sys.exit(main())

@@ -1,0 +1,56 @@
+"""`attnres check`: a configuration held against every rule."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from attnres_train.cli.command import Answer, command_of_configuration, option
+from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, load, load_checked
+from attnres_train.config.resolve import run_folder
+from attnres_train.errors import Refused
+from attnres_train.observe.claim import SECONDS_TO_END, refuse_in_use
+from attnres_train.words import counted
+
+
+def answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """That it is sound, what it consists of and what is worth knowing of it; Refused with all its problems."""
+    if options.idle:
+        _refuse_in_use(options.config, overrides)
+    loaded = load_checked(options.config, overrides, options.world, "check")
+    notes = _notes(loaded)
+    origins = list(loaded.origins.values())
+    given, defaults = origins.count(COMMAND_LINE), origins.count(DEFAULT)
+    world = loaded.config.parallel.model_ranks if options.world is None else options.world
+    told = f"{given} from the command line, {counted(defaults, 'default')}"
+    lines = [
+        f"{options.config}: no problem on {counted(world, 'rank')}",
+        f"  {counted(len(origins) - given - defaults, 'key')} from the file, {told}",
+        *(f"  note: {note}" for note in notes),
+    ]
+    return Answer({"problems": [], "notes": notes}, "\n".join(lines))
+
+
+def _refuse_in_use(path: Path, overrides: Sequence[str]) -> None:
+    """Before what the living run makes hard to judge, such as what is left to train."""
+    try:
+        config = load(path, overrides).config
+    except Refused:
+        return  # told with everything else that is wrong
+    refuse_in_use(run_folder(config, path), SECONDS_TO_END)
+
+
+def _notes(loaded: Loaded) -> list[str]:
+    """What is no problem and yet worth a line."""
+    if loaded.config.data.train is None:
+        return [*loaded.notes, "enough for a plan; training also needs data.train"]
+    from attnres_train.corpora import open_corpora  # imports numpy, which a plan can do without
+
+    return [*loaded.notes, *open_corpora(loaded.config).notes]
+
+
+IDLE = option("--idle", action="store_true", help="refuse also where a run is writing to the run folder")
+COMMAND = command_of_configuration(
+    "check", "hold a configuration against every rule, all problems at once", "[--idle]", [IDLE], answer
+)
