@@ -114,12 +114,12 @@ class DeepSpeedEngine:
                 self._shards.set_state(logical, states[logical.name], updates)
         self._shards.refresh_weights()
 
-    def finalize(self, _chunks: list[nn.Module], num_tokens: Tensor | None, **_groups: Any) -> None:
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, **groups: Any) -> None:
         assert num_tokens is not None, "the loss is a mean over tokens"
-        groups = self.grid.groups
-        last = dist.get_process_group_ranks(groups.pp)[-1]
-        dist.broadcast(num_tokens, src=last, group=groups.pp)
-        dist.all_reduce(num_tokens, group=groups.dp)
+        own = self.grid.groups
+        last = dist.get_process_group_ranks(own.pp)[-1]
+        dist.broadcast(num_tokens, src=last, group=own.pp)
+        dist.all_reduce(num_tokens, group=own.dp)
         self._deepspeed.set_gradient_accumulation_boundary(True)
         self._sum_tied_gradients()
         self._shards.finish_gradients()

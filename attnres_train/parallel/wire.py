@@ -73,8 +73,8 @@ class Kept:
 class WirePlan:
     """Every hop of a model with `layout` whose layers are split by `layers_per_stage` over `pipeline` ranks.
 
-    `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running sums on every hop.
-    Stage s is on rank s mod P.
+    Stage s is on rank s mod P. `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running
+    sums on every hop.
 
     Raises ValueError if the split does not fit the layout or the grid, or if a stage of no layers, which would hand
     sources on and read none, stands between others that share gradients by cache.

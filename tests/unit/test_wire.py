@@ -41,7 +41,7 @@ def variants(plan: WirePlan) -> list[WirePlan]:
 
 def ranks(plan: WirePlan) -> list[int]:
     """The rank of every stage, by walking along the ranks."""
-    return [*range(plan.pipeline)] * plan.virtual
+    return list(range(plan.pipeline)) * plan.virtual
 
 
 def readers(plan: WirePlan, stage: int) -> list[int]:
