@@ -39,13 +39,13 @@ from attnres_train.checkpoint.folder import (
     remove_leftovers,
     replace_published,
 )
-from attnres_train.checkpoint.manifest import Grid as SavedGrid
-from attnres_train.checkpoint.manifest import Manifest, write_manifest
+from attnres_train.checkpoint.manifest import Manifest, SavedGrid, write_manifest
 from attnres_train.checkpoint.random_state import random_streams, save_random_state
-from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_tensors
+from attnres_train.checkpoint.sharded import PendingStates, whole_tensors
 from attnres_train.checkpoint.verify import damages
 from attnres_train.durable import flush_folder
 from attnres_train.engine.interface import OptimizerState, StateSource
+from attnres_train.engine.kinds import KINDS
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
@@ -171,7 +171,7 @@ class CheckpointSave:
 
     def _write_part(self, states: Mapping[str, OptimizerState]) -> None:
         for name, part in states.items():
-            if not all(_is_finite(getattr(part, kind)) for kind in KINDS.values()):
+            if not all(_is_finite(kind.of(part)) for kind in KINDS):
                 raise ValueError(f"{name} or its optimizer state is not finite")
         self._records = {**self.pending.write(), **save_random_state(self.partial, self.streams, self.grid.rank)}
 
@@ -252,18 +252,11 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _manifest(engine: StateSource, grid: Grid, state: TrainState, identity: RunIdentity) -> Manifest:
-    parallel = grid.parallel
     return Manifest(
         **state.as_dict(),
         optimizer_updates=engine.updates,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        grid=SavedGrid(
-            tensor=parallel.tensor,
-            pipeline=parallel.pipeline,
-            virtual=parallel.virtual,
-            data=grid.data,
-            sequence=int(parallel.sequence),
-        ),
+        grid=SavedGrid.of(grid),
         layers_per_stage=list(identity.layers_per_stage),
         versions={
             "attnres_train": __version__,

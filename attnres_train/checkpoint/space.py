@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from attnres_train.checkpoint.sharded import KINDS
 from attnres_train.engine.interface import StateSource
+from attnres_train.engine.kinds import KINDS
 from attnres_train.errors import Problem, Refused
 from attnres_train.parallel.grid import Grid
 

@@ -74,11 +74,7 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
 
 def measure(ranks: int) -> Speeds:
     """Run the speed test on `ranks` processes of this machine."""
-<<<<<<<< HEAD:attnres_train/doctor/look.py
     return Speeds(**run_processes("attnres_train.doctor.speed", ranks))
-========
-    return Speeds(**run_processes("attnres_train.doctor.speeds", ranks))
->>>>>>>> cli:attnres_train/doctor/machine.py
 
 
 def needs(loaded: Loaded, world: int) -> dict[str, float]:

@@ -21,7 +21,7 @@ class Update:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """One parameter's state, each tensor fp32 and shaped like the rank's whole parameter."""
+    """One parameter's state, a tensor of each of KINDS (kinds.py): fp32 and shaped like the rank's whole parameter."""
 
     master: Tensor
     first_moment: Tensor

@@ -20,7 +20,8 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from attnres_train.engine.interface import OptimizerState, Update
-from attnres_train.engine.sharded import KINDS, Gatherer
+from attnres_train.engine.kinds import MASTER, MOMENTS, Kind
+from attnres_train.engine.sharded import Gatherer
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
@@ -118,11 +119,11 @@ class MegatronEngine:
         owned = self._sharded._get_model_param_range_map(logical.parameter)["param"]
         return slice(owned.start, owned.end)
 
-    def shard(self, logical: LogicalParameter) -> dict[str, Tensor]:
+    def shard(self, logical: LogicalParameter) -> dict[Kind, Tensor]:
         main = self._mains[logical.parameter]
         slot = self._sharded.optimizer.state[main]
-        moments = {key: slot[key] if key in slot else torch.zeros_like(main) for key in KINDS[1:]}
-        return {KINDS[0]: main, **moments}
+        moments = {kind: slot[kind.slot] if kind.slot in slot else torch.zeros_like(main) for kind in MOMENTS}
+        return {MASTER: main, **moments}
 
     def gradient(self, logical: LogicalParameter) -> Tensor:
         # After the reduce-scatter each data-parallel rank has the sum for its own range only.
@@ -134,8 +135,8 @@ class MegatronEngine:
             return
         main.copy_(state.master.view(-1)[owned])
         slot = self._sharded.optimizer.state[main]
-        slot["exp_avg"] = state.first_moment.view(-1)[owned].to(main.device).clone()
-        slot["exp_avg_sq"] = state.second_moment.view(-1)[owned].to(main.device).clone()
+        for kind in MOMENTS:
+            slot[kind.slot] = kind.of(state).view(-1)[owned].to(main.device).clone()
         slot["step"] = torch.tensor(float(updates))
         for group in self._sharded.optimizer.param_groups:
             if "step" in group:  # the fused AdamW of TransformerEngine and Apex counts per group

@@ -11,11 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from attnres_train.engine.interface import OptimizerState
+from attnres_train.engine.kinds import KINDS, Kind
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.parallel.grid import Grid
-
-KINDS = ("param", "exp_avg", "exp_avg_sq")
-"""What `Shards.shard` has of a parameter, in the order of OptimizerState."""
 
 
 class Shards(Protocol):
@@ -24,8 +22,8 @@ class Shards(Protocol):
     def owned_range(self, logical: LogicalParameter) -> slice | None:
         """The range of the flat parameter whose state this rank holds."""
 
-    def shard(self, logical: LogicalParameter) -> dict[str, Tensor]:
-        """That range of the fp32 master and of both moments, flat, by the names in KINDS.
+    def shard(self, logical: LogicalParameter) -> dict[Kind, Tensor]:
+        """That range of the fp32 master and of both moments, flat, by kind.
 
         Asked for only where there is a range. Moments are zero before the first update.
         """
@@ -79,7 +77,7 @@ class Gatherer:
             send.wait()
         return states
 
-    def _shard(self, logical: LogicalParameter) -> dict[str, Tensor] | None:
+    def _shard(self, logical: LogicalParameter) -> dict[Kind, Tensor] | None:
         return None if self._shards.owned_range(logical) is None else self._shards.shard(logical)
 
     def _ranges_of_all(self) -> list[dict[str, tuple[int, int]]]:
@@ -96,7 +94,7 @@ class Gatherer:
         assert all(theirs == order for theirs, _ in everybody), "data-parallel ranks list parameters in another order"
         return [ranges for _, ranges in everybody]
 
-    def _collected(self, logical: LogicalParameter, shard: dict[str, Tensor] | None, kind: str) -> Tensor:
+    def _collected(self, logical: LogicalParameter, shard: dict[Kind, Tensor] | None, kind: Kind) -> Tensor:
         """The whole fp32 tensor on the host, from the ranges of all data-parallel ranks."""
         whole = torch.empty(logical.numel, dtype=torch.float32, device=self._grid.device)
         for rank, ranges in enumerate(self._ranges):
