@@ -7,6 +7,12 @@ import os
 from pathlib import Path
 
 
+def flush_file(path: Path) -> None:
+    """Write to disk what somebody else has written to the file. Raises OSError."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
 def flush_folder(folder: Path) -> None:
     """Write the entries of `folder` to disk: a file or folder renamed into it is there after a crash.
 

@@ -18,7 +18,7 @@ def main() -> int:
     """The console command: what it imports takes long enough to be interrupted, too."""
 
     def command() -> int:
-        from attnres_train.cli import main as run
+        from attnres_train.cli.run import main as run
 
         return run()
 

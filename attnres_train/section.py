@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -18,3 +18,9 @@ def section(cls: type[T]) -> type[T]:
     """
     checked = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
     return dataclass(frozen=True, kw_only=True, config=checked)(cls)  # type: ignore[return-value]
+
+
+def changed(values: Any) -> dict[str, Any]:
+    """What differs from the defaults in a section that has one for every key, by name."""
+    defaults = vars(type(values)())
+    return {name: value for name, value in vars(values).items() if value != defaults[name]}

@@ -11,16 +11,15 @@ from typing import BinaryIO
 
 import numpy as np
 
+from attnres_train.data.files import blocks_of
 from attnres_train.data.indexed import LENGTH_TYPE
-from attnres_train.data.indexed_writer import NO_LENGTHS, IndexedWriter, Packed
+from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused, refuse
 from data_tools.bad_records import BadRecords, SkippedRecord
 from data_tools.inputs import kind_of
 from data_tools.pieces import Piece, Shard
 from data_tools.streams import count_lines
 from data_tools.work import ShardFacts, WorkFolder
-
-COPY_BYTES = 8 << 20
 
 
 class Assembly:
@@ -89,12 +88,11 @@ class Assembly:
 
     def _add_tokens(self, key: str, facts: ShardFacts) -> None:
         checksum = size = 0
-        with open(self.folder.file(key, "bin"), "rb") as tokens:
-            while block := tokens.read(COPY_BYTES):
-                self.writer.add_packed(Packed(block, NO_LENGTHS, None))
-                checksum, size = zlib.crc32(block, checksum), size + len(block)
+        for block in blocks_of(self.folder.file(key, "bin")):
+            self.writer.add_tokens(block)
+            checksum, size = zlib.crc32(block, checksum), size + len(block)
         lengths = np.fromfile(self.folder.file(key, "lengths"), LENGTH_TYPE)
-        self.writer.add_packed(Packed(b"", lengths, facts.largest_id))
+        self.writer.add_lengths(lengths, facts.largest_id)
         found = (checksum, size, lengths.size, int(lengths.sum(dtype=np.int64)))
         wanted = (facts.bin_crc32, facts.tokens * self.writer.type.itemsize, facts.documents, facts.tokens)
         if found != wanted:

@@ -17,7 +17,8 @@ from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.strict_json import dumps
 from data_tools.bad_records import BadRecords
-from data_tools.records import MIB, Reading
+from data_tools.pieces import MIB
+from data_tools.records import Reading
 
 Report = dict[str, Any]
 """What a tool found and did; printed line by line, or as JSON."""

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from attnres_train import __version__
-from attnres_train.data.indexed import LENGTH_TYPE, IndexedReader, bin_path
-from attnres_train.data.indexed_writer import NO_LENGTHS, IndexedWriter, Packed, PairFacts
+from attnres_train.data.files import blocks_of
+from attnres_train.data.indexed import IndexedReader, bin_path
+from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile, open_pair
 from attnres_train.errors import Problem, Refused, refuse
 from data_tools.command import Report, add_overwrite_argument, prefix_argument, run_tool, tool_parser
@@ -33,7 +34,6 @@ Other pairs are joined in the order given; they must have been made with one tok
 while the tokens are copied. Pairs of other tools, without manifests, can be joined among each other.
 """
 
-COPY_BYTES = 8 << 20
 LISTS = ("metadata", "skipped")
 FILES = (".bin", ".idx", ".metadata.ndjson", ".skipped.ndjson", ".json")
 
@@ -198,17 +198,16 @@ def _append(writer: IndexedWriter, pair: Pair) -> int:
     """Copy the tokens, compare their checksum on the way, then the lengths; returns the bytes."""
     digest = hashlib.sha256()
     size = 0
-    with open(bin_path(pair.prefix), "rb") as tokens:
-        while block := tokens.read(COPY_BYTES):
-            writer.add_packed(Packed(block, NO_LENGTHS, None))
-            digest.update(block)
-            size += len(block)
+    for block in blocks_of(bin_path(pair.prefix)):
+        writer.add_tokens(block)
+        digest.update(block)
+        size += len(block)
     if pair.manifest is not None and digest.hexdigest() != pair.manifest.bin_sha256:
         what = f"has SHA-256 {digest.hexdigest()}, the manifest says {pair.manifest.bin_sha256}"
         raise refuse(str(bin_path(pair.prefix)), what, "copy the pair again, or make it again")
     largest, reader = pair.manifest.largest_id if pair.manifest else None, IndexedReader(pair.prefix)
     for lengths in reader.document_lengths():
-        writer.add_packed(Packed(b"", lengths.astype(LENGTH_TYPE), largest))
+        writer.add_lengths(lengths, largest)
     return size
 
 

@@ -15,13 +15,12 @@ from urllib.parse import unquote
 from data_tools.content import MARKS, not_utf8_but
 from data_tools.inputs import compression_of, kind_of
 from data_tools.json_lines import KEY_MISSING, BadRecordError, goes_on, json_kind, json_object, lookalike
-from data_tools.pieces import Piece
+from data_tools.pieces import MIB, Piece
 from data_tools.streams import DamagedStream, TooLong, check_to_its_end, open_stream, read_lines, skip_line
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MOST_NULS = 1 / 4
 """Share of a text file beyond which it is taken for UTF-16 without a mark, whose ASCII is valid UTF-8 with NULs."""
-MIB = 1 << 20
 LOOK_BACK = 64 << 10
 """Bytes before a piece that are looked at first."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

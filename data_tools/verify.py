@@ -22,7 +22,8 @@ from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE, groups
 from data_tools.bad_records import BadRecords, documents_of
-from data_tools.command import MIB, Report, positive_number, run_tool, tool_parser
+from data_tools.command import Report, positive_number, run_tool, tool_parser
+from data_tools.pieces import MIB
 from data_tools.pool import Advance, WorkerPool, available_cpus
 from data_tools.progress import Tell, progress
 from data_tools.records import Reading

@@ -43,6 +43,7 @@ from attnres_train.checkpoint.checksum import FileRecord, record_of, written
 from attnres_train.checkpoint.manifest import TensorRecord
 from attnres_train.checkpoint.metadata import METADATA_FILE, SafeReader
 from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
+from attnres_train.durable import flush_file
 from attnres_train.engine.interface import OptimizerState
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.parallel.grid import Grid
@@ -97,6 +98,8 @@ class PendingStates:
         folder = Path(self._writer.path)
         save_config(_FORMAT, str(folder))
         torch.save({}, folder / COMMON_STATE_FNAME)
+        for name in SMALL_FILES:
+            flush_file(folder / name)
         return {name: record_of(folder / name) for name in (METADATA_FILE, *SMALL_FILES)}
 
 

@@ -6,7 +6,7 @@ import filecmp
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -15,6 +15,7 @@ from attnres_train.errors import refuse
 from attnres_train.locks import NoLocks, lock
 
 log = logging.getLogger(__name__)
+COPY_BYTES = 8 << 20
 Existing = Literal["refuse", "replace", "compare"]
 
 
@@ -22,6 +23,13 @@ def sha256_of_file(path: Path) -> str:
     """Hex SHA-256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def blocks_of(path: Path) -> Iterator[bytes]:
+    """A file's bytes, some at a time."""
+    with open(path, "rb") as file:
+        while block := file.read(COPY_BYTES):
+            yield block
 
 
 class Publication:

@@ -42,9 +42,6 @@ class PairFacts:
     idx_sha256: str
 
 
-NO_LENGTHS = np.empty(0, LENGTH_TYPE)
-
-
 @dataclass(frozen=True)
 class Packed:
     """Documents as they lie in the pair: `data` for the `.bin`, `lengths` [documents] in tokens, int32."""
@@ -92,9 +89,9 @@ def _outside(tokens: Tokens, lengths: npt.NDArray[np.int64], vocabulary_size: in
 class IndexedWriter:
     """Writes a pair, with its manifest, so that it appears whole or not at all; to be used in a `with` block.
 
-    Call `add_documents` or `add_packed`, then `finish`, then `publish`. The `.idx` is renamed last: a pair that has
-    one is complete. Memory does not grow with the number of documents. `extra` are more files of the publication,
-    opened with `open_extra`.
+    Call `add_documents`, or `add_tokens` and `add_lengths`, then `finish`, then `publish`. The `.idx` is renamed last:
+    a pair that has one is complete. Memory does not grow with the number of documents. `extra` are more files of the
+    publication, opened with `open_extra`.
 
     Raises Refused for ids outside the vocabulary, and for existing files as `existing` says.
     """
@@ -150,17 +147,21 @@ class IndexedWriter:
         except UnstorableDocument as error:
             number = self.num_documents + error.index
             raise refuse(f"{self.prefix}: document {number}", error.message, error.remedy) from None
-        self.add_packed(packed)
+        self.add_tokens(packed.data)
+        self.add_lengths(packed.lengths, packed.largest_id)
 
-    def add_packed(self, packed: Packed) -> None:
-        """Append documents that are packed in this pair's token type already."""
-        self._bin.write(packed.data)
-        self._bin_digest.update(packed.data)
-        self._idx.write(packed.lengths.astype(LENGTH_TYPE, copy=False).tobytes())
-        self.num_documents += packed.lengths.size
-        self.num_tokens += len(packed.data) // self.type.itemsize
-        if packed.largest_id is not None:
-            self.largest_id = max(self.largest_id or 0, packed.largest_id)
+    def add_tokens(self, data: bytes) -> None:
+        """Append tokens that are in this pair's type already; their documents are told by `add_lengths`."""
+        self._bin.write(data)
+        self._bin_digest.update(data)
+        self.num_tokens += len(data) // self.type.itemsize
+
+    def add_lengths(self, lengths: npt.NDArray[np.integer], largest_id: int | None) -> None:
+        """Append documents whose tokens are, or will be, appended; `largest_id` is the largest among these."""
+        self._idx.write(lengths.astype(LENGTH_TYPE, copy=False).tobytes())
+        self.num_documents += lengths.size
+        if largest_id is not None:
+            self.largest_id = max(self.largest_id or 0, largest_id)
 
     def finish(self) -> PairFacts:
         """Complete the index aside; no documents can be added after."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Literal
 
 from pydantic import Field
 
-from attnres_train.section import section
+from attnres_train.section import changed, section
 
 ResidualMode = Literal["standard", "gated", "denseformer", "full", "block"]
 Backend = Literal["auto", "reference", "lean", "native", "triton"]
@@ -50,13 +49,4 @@ class ResidualConfig:
     @property
     def changes_attention(self) -> bool:
         """Whether an option asks for another attention over depth than the published one."""
-        return any(self.sets(name) for name in ATTENTION_OPTIONS)
-
-    def sets(self, name: str) -> bool:
-        """Whether the option `name` has another value than by default."""
-        return bool(getattr(self, name) != getattr(_defaults(), name))
-
-
-@cache
-def _defaults() -> ResidualConfig:
-    return ResidualConfig()
+        return not changed(self).keys().isdisjoint(ATTENTION_OPTIONS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.depth.config import ATTENTION_OPTIONS, ResidualConfig
+from attnres_train.depth.config import ATTENTION_OPTIONS, ResidualMode
 from attnres_train.depth.modes.choose import MODES
 from attnres_train.errors import Problem, Unused
+from attnres_train.section import changed
 from attnres_train.words import join_or, nearest_divisors
 
 _MODE = "residual.mode"
@@ -16,9 +18,9 @@ _WITHOUT_MEANING = {"static": ("query", "key_rank", "key_norm")}
 
 def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     """Problems of the residual mode and its options."""
-    residual = config.residual
+    residual, stated = config.residual, changed(config.residual)
     yield from _block_size(config)
-    yield from _of_other_modes(residual)
+    yield from _of_other_modes(residual.mode, stated)
     if config.training.recompute == "block" and MODES[residual.mode].blocks == "none":
         message = f'"block", but residual.mode = "{residual.mode}" has no blocks'
         remedy = 'write recompute = "layer"'
@@ -37,21 +39,21 @@ def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
             "residual.key_rank", f"{rank} is wider than model.hidden_size = {width}", f"write {width} or less"
         )
     for name in _WITHOUT_MEANING.get(residual.weights, ()):
-        if residual.sets(name):
+        if name in stated:
             message = f'set, but residual.weights = "{residual.weights}" looks at no keys'
             yield Unused(f"residual.{name}", message, f"remove residual.{name}", made_by=("residual.weights",))
     if residual.changes_attention and residual.backend not in ("auto", "reference"):
-        changed = ", ".join(f"residual.{name}" for name in ATTENTION_OPTIONS if residual.sets(name))
-        message = f'"{residual.backend}" computes the published attention alone, but {changed} ask for another'
+        options = ", ".join(f"residual.{name}" for name in ATTENTION_OPTIONS if name in stated)
+        message = f'"{residual.backend}" computes the published attention alone, but {options} ask for another'
         yield Problem("residual.backend", message, 'write "auto" (plain torch runs the options)')
 
 
-def _of_other_modes(residual: ResidualConfig) -> Iterator[Problem]:
+def _of_other_modes(mode: ResidualMode, stated: Mapping[str, Any]) -> Iterator[Problem]:
     """Options that the mode does not have."""
-    for name in dict.fromkeys(name for mode in MODES.values() for name in mode.keys):
-        if residual.sets(name) and name not in MODES[residual.mode].keys:
-            modes = join_or([f'"{other}"' for other, mode in MODES.items() if name in mode.keys])
-            message = f'{getattr(residual, name)!r}, but residual.mode = "{residual.mode}" has no such option'
+    for name in dict.fromkeys(name for known in MODES.values() for name in known.keys):
+        if name in stated and name not in MODES[mode].keys:
+            modes = join_or([f'"{other}"' for other, known in MODES.items() if name in known.keys])
+            message = f'{stated[name]!r}, but residual.mode = "{mode}" has no such option'
             yield Unused(f"residual.{name}", message, f"remove it, or set residual.mode = {modes}", made_by=(_MODE,))
 
 

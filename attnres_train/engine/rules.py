@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.engine.config import DeepSpeedSection
 from attnres_train.errors import Problem, Unused
+from attnres_train.section import changed
 
 
 def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
@@ -15,17 +15,16 @@ def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     engine, pipeline = config.engine, config.parallel.pipeline
     stage = engine.deepspeed.zero_stage
     key = "engine.deepspeed.zero_stage"
-    defaults = vars(DeepSpeedSection())
-    changed = {name: value for name, value in vars(engine.deepspeed).items() if value != defaults[name]}
+    stated = changed(engine.deepspeed)
     if engine.kind == "megatron":
-        for name, value in changed.items():
+        for name, value in stated.items():
             message = f'{value}, but engine.kind = "megatron" does not read it'
             remedy = 'remove it, or write engine.kind = "deepspeed"'
             yield Unused(f"engine.deepspeed.{name}", message, remedy, made_by=("engine.kind",))
         return
     threshold = "param_persistence_threshold"
-    if stage != 3 and threshold in changed:
-        message = f"{changed[threshold]}, but {key} = {stage} does not read it"
+    if stage != 3 and threshold in stated:
+        message = f"{stated[threshold]}, but {key} = {stage} does not read it"
         yield Unused(f"engine.deepspeed.{threshold}", message, f"remove it, or write {key} = 3", made_by=(key,))
     if stage == 0:
         message = (

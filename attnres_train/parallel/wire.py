@@ -23,11 +23,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from attnres_train.depth.layout import DepthLayout
-
-Placement = Literal["loop", "vee"]
 
 
 @dataclass(frozen=True)
@@ -79,8 +76,8 @@ class Kept:
 class WirePlan:
     """Every hop of a model with `layout` whose layers are split by `layers_per_stage` over `pipeline` ranks.
 
-    `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running sums on every hop.
-    Placement `loop` puts stage s on rank s mod P; `vee` turns round at both ends (s mod 2P, mirrored).
+    Stage s is on rank s mod P. `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running
+    sums on every hop.
 
     Raises ValueError if the split does not fit the layout or the grid, or if a stage of no layers, which would hand
     sources on and read none, stands between others that share gradients by cache.
@@ -92,7 +89,6 @@ class WirePlan:
     virtual: int = 1
     cache: bool = False
     exact_gradients: bool = False
-    placement: Placement = "loop"
 
     def __post_init__(self) -> None:
         stages = self.pipeline * self.virtual
@@ -115,16 +111,11 @@ class WirePlan:
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank that holds `stage`."""
-        if self.placement == "loop":
-            return stage % self.pipeline
-        turn = stage % (2 * self.pipeline)
-        return min(turn, 2 * self.pipeline - 1 - turn)
+        return stage % self.pipeline
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages of `rank`, in the order a micro-batch visits them: its chunks."""
-        if self.placement == "loop":
-            return tuple(range(rank, self.num_stages, self.pipeline))
-        return tuple(stage for stage in range(self.num_stages) if self.rank_of(stage) == rank)
+        return tuple(range(rank, self.num_stages, self.pipeline))
 
     def first_sublayer(self, stage: int) -> int:
         """The sublayer that `stage` starts with; `num_stages` asks for the end."""

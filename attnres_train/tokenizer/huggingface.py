@@ -21,14 +21,14 @@ from attnres_train.errors import refuse
 from attnres_train.tokenizer.byte_level import can_cut, keeps_text
 from attnres_train.tokenizer.cuts import starts_by_bytes
 from attnres_train.tokenizer.file_kinds import looks_like_tokenizer_json, what_it_is
-from attnres_train.tokenizer.protocol import Encoded, joined, listed, require_ids
+from attnres_train.tokenizer.protocol import Encoded, Tokenizer, joined, listed, require_ids
 from attnres_train.tokenizer.words import WordEncoder
 
 MOST_WRONG = 5
 """Ids named in a refusal."""
 
 
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(Tokenizer):
     """Text to ids and back with one tokenizer.json, without its truncation, padding, dropout and post-processing.
 
     Special tokens are never made of text that spells them. Added tokens that the file does not call special are
@@ -63,11 +63,6 @@ class HuggingFaceTokenizer:
         self.special_pieces = tuple(special)
         self._not_in_text = set(special.values()) - {self.unk_id}
         self.eod_id = None if eod_piece is None else self._find_eod(special, eod_piece)
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of `text`; never the id of a special token, whatever the text spells."""
-        ids: list[int] = self.encode_many([text]).ids.tolist()
-        return ids
 
     def encode_many(self, texts: Sequence[str]) -> Encoded:
         """The ids of all `texts`, the same as of each alone.

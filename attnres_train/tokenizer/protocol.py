@@ -44,7 +44,8 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`; never the id of a special piece, whatever the text spells."""
-        ...
+        ids: list[int] = self.encode_many([text]).ids.tolist()
+        return ids
 
     def encode_many(self, texts: Sequence[str]) -> Encoded:
         """The ids of all `texts`, the same as of each alone, in much less time.

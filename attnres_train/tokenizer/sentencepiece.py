@@ -13,7 +13,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # typ
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.cuts import Cuts
 from attnres_train.tokenizer.file_kinds import TIKTOKEN_RANKS, TOKENIZER_JSON, what_it_is
-from attnres_train.tokenizer.protocol import Encoded, joined, listed, require_ids
+from attnres_train.tokenizer.protocol import Encoded, Tokenizer, joined, listed, require_ids
 from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder
 
 PIECES_OF_TEXT = (
@@ -23,7 +23,7 @@ PIECES_OF_TEXT = (
 )
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """Text to ids and back with one model.
 
     `eod_id` is the model's own end piece, or the control piece named by `eod_piece`; None where there is
@@ -55,11 +55,6 @@ class SentencePieceTokenizer:
         self.pad_id = _none_if_absent(self._processor.pad_id())
         self.unk_id = _none_if_absent(self._processor.unk_id())
         self.keeps_text = _keeps_text(self._model)
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of `text`; never a special id of the model's control pieces, whatever the text spells."""
-        ids: list[int] = self.encode_many([text]).ids.tolist()
-        return ids
 
     def encode_many(self, texts: Sequence[str]) -> Encoded:
         """The ids of all `texts`, the same as of each alone: those the library gives.

@@ -37,8 +37,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 def main() -> None:
     options = _options()
     from attnres_train.config.load import Loaded
-    from attnres_train.doctor import _devices
-    from attnres_train.doctor_device import measure_device
+    from attnres_train.doctor.device import measure_device
+    from attnres_train.doctor.look import _devices
 
     base = config_of(options, {})
     device = measure_device(Loaded(Path("bench.toml"), base, {}), 1, 2, _devices())

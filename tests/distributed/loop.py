@@ -12,37 +12,16 @@ from attnres_train.checkpoint.choose import choose_checkpoint
 from attnres_train.checkpoint.save import RunIdentity
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.corpus import Sample
-from attnres_train.data.loader import Batch
 from attnres_train.errors import ExitCode
 from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
-from attnres_train.parallel.grid import Grid, build_grid
+from attnres_train.parallel.grid import build_grid
 from attnres_train.trainer.loop import Run, train
 from attnres_train.trainer.signals import StopRequest
-from tests.distributed.tiny import MICRO_BATCH, TOKENS, VOCABULARY, SyntheticBatch, step_batches
-from tests.distributed.training import build_tiny
-
-
-class SyntheticLoader:
-    """The batches of tests/distributed/tiny.py, by position, with sample ids."""
-
-    def __init__(self, grid: Grid, samples_a_step: int):
-        self.grid, self.samples_a_step = grid, samples_a_step
-
-    def step(self, consumed_samples: int) -> list[Batch]:
-        rank, ranks = self.grid.data_rank, self.grid.data
-        batches = step_batches(consumed_samples // self.samples_a_step, rank, ranks)
-        first = [consumed_samples + (number * ranks + rank) * MICRO_BATCH for number in range(len(batches))]
-        return [_named(batch, range(start, start + MICRO_BATCH)) for batch, start in zip(batches, first, strict=True)]
-
-
-def _named(batch: SyntheticBatch, samples: range) -> Batch:
-    """Every third sample is of the second source."""
-    ids = tuple(f"sample-{sample}" for sample in samples)
-    sources = tuple(int(sample % 3 == 0) for sample in samples)
-    return Batch(batch.tokens_BT, batch.labels_BT, batch.loss_mask_BT, ids, batch.segments_BT, sources)
+from tests.distributed.tiny import TOKENS, VOCABULARY
+from tests.distributed.training import SyntheticLoader, build_tiny
 
 
 class SyntheticValidation:

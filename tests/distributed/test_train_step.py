@@ -15,10 +15,10 @@ from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import LossSum, TrainState
 from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.step import train_step
-from tests.distributed.loop import SyntheticLoader, SyntheticValidation
+from tests.distributed.loop import SyntheticValidation
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, step_batches, tiny_config
-from tests.distributed.training import build_tiny
+from tests.distributed.training import SyntheticLoader, build_tiny
 
 SAMPLES = MICRO_BATCHES * MICRO_BATCH
 PEAK, WARMUP, STEPS = 1e-3, 3, 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,7 +142,7 @@ def _gradients(config: RunConfig, grid: Grid, chunk_bytes: int | None) -> dict[s
     communicator.forward.chunk_bytes = communicator.backward.chunk_bytes = chunk_bytes
     pipeline.run(stages, step_batches(0))
     kept = communicator.take_traffic().kept_bytes
-    planned = plan_traffic(replace(config), pipeline.plan, MICRO_BATCHES, 1).ranks[grid.pipeline_rank].kept_slices
+    planned = plan_traffic(Setup.of(config, grid.world_size, VOCABULARY)).ranks[grid.pipeline_rank].kept_slices
     assert kept == planned * TOKENS * MICRO_BATCH * config.model.hidden_size * 8
     return {name: p.grad.clone() for stage in stages for name, p in stage.named_parameters() if p.grad is not None}
 

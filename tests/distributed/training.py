@@ -5,21 +5,41 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.engine.interface import Engine, Update
+from attnres_train.data.loader import Batch
+from attnres_train.engine.interface import Update
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
 from attnres_train.progress import TrainState
 from attnres_train.setup import Setup
 from attnres_train.trainer.build import Parts, build_parts
 from attnres_train.trainer.step import train_step
-from tests.distributed.tiny import VOCABULARY, step_batches
+from tests.distributed.tiny import MICRO_BATCH, VOCABULARY, SyntheticBatch, step_batches
+
+
+class SyntheticLoader:
+    """The batches of tests/distributed/tiny.py, by position, with sample ids."""
+
+    def __init__(self, grid: Grid, samples_a_step: int, isolate_documents: bool = False):
+        self.grid, self.samples_a_step, self.isolate_documents = grid, samples_a_step, isolate_documents
+
+    def step(self, consumed_samples: int) -> list[Batch]:
+        rank, ranks = self.grid.data_rank, self.grid.data
+        batches = step_batches(consumed_samples // self.samples_a_step, rank, ranks, self.isolate_documents)
+        first = [consumed_samples + (number * ranks + rank) * MICRO_BATCH for number in range(len(batches))]
+        return [_named(batch, range(start, start + MICRO_BATCH)) for batch, start in zip(batches, first, strict=True)]
+
+
+def _named(batch: SyntheticBatch, samples: range) -> Batch:
+    """Every third sample is of the second source."""
+    ids = tuple(f"sample-{sample}" for sample in samples)
+    sources = tuple(int(sample % 3 == 0) for sample in samples)
+    return Batch(batch.tokens_BT, batch.labels_BT, batch.loss_mask_BT, ids, batch.segments_BT, sources)
 
 
 @dataclass(frozen=True)
@@ -67,31 +87,21 @@ def train_tiny(config: RunConfig, grid: Grid, steps: int) -> Trained:
 
 
 def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[float, float, int]:
-    """The real training step; remembers the gradients before clipping as `engine.pre_clip`."""
-    engine: Engine = parts.engine
-    update = engine.step
+    """One `train_step`; remembers the gradients before clipping as `engine.pre_clip`."""
+    loader = SyntheticLoader(grid, config.training.global_batch_size, config.data.isolate_documents)
+    state = TrainState(step=step, samples=step * config.training.global_batch_size)
+    engine, update = parts.engine, parts.engine.step
 
-    def keeping(rate: float) -> Update:
+    def remembering(rate: float) -> Update:
         engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
         return update(rate)
 
-    engine.step = keeping  # type: ignore[method-assign]
+    engine.step = remembering  # type: ignore[method-assign]
     try:
-        begun = TrainState(step=step, samples=step)
-        _, report, _ = train_step(parts, _StepBatches(config, grid), config, begun, stop_requested=False)
+        _, report, _ = train_step(parts, loader, config, state, stop_requested=False)
     finally:
         engine.step = update  # type: ignore[method-assign]
     return report.losses["train"].mean, report.grad_norm, report.forward_bytes
-
-
-class _StepBatches:
-    """The batches of the step at a position, which is its number here."""
-
-    def __init__(self, config: RunConfig, grid: Grid):
-        self.config, self.grid = config, grid
-
-    def step(self, consumed_samples: int) -> Any:
-        return step_batches(consumed_samples, self.grid.data_rank, self.grid.data, self.config.data.isolate_documents)
 
 
 def whole_tensors(parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:

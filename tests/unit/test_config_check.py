@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnres_train.config import check
 from attnres_train.words import nearest_divisors, nearest_multiples
 from tests.cases import CASES
 from tests.unit.config_files import broken_rules, flags, small
@@ -379,3 +380,9 @@ def test_what_deepspeed_cannot_do_is_refused_with_the_reason(
 def test_what_deepspeed_can_do_is_not_refused(tmp_path: Path, stage: int, pipeline: int) -> None:
     flags = [f"--engine.deepspeed.zero_stage={stage}", f"--parallel.pipeline={pipeline}"]
     assert not broken_rules(tmp_path, "--engine.kind=deepspeed", *flags)
+
+
+def test_the_rules_of_every_room_are_gathered() -> None:
+    product = Path(__file__).resolve().parents[2] / "attnres_train"
+    rooms = {path.parent.name for path in product.glob("*/rules.py") if "\ndef problems(" in path.read_text()}
+    assert rooms == {room.__name__.split(".")[1] for room in check._ROOMS}

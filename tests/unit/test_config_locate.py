@@ -141,7 +141,8 @@ def test_a_bracket_that_never_closes_does_not_swallow_the_rest() -> None:
 
 
 def test_a_fault_inside_a_long_value_has_the_line_of_the_fault() -> None:
-    assert [line for line, _ in faults("a = [\n  1,\n  x,\n]\nb = 2\n")] == [3]
+    assert [line for line, _ in faults("a = [\n  1,\n  x,\n]\nb = 2\n")] == [3], "the lines around it belong to it"
+    assert read_document("a = [\n  1,\n  x,\n]\nb = 2\n").data == {"b": 2}
 
 
 def test_a_value_and_a_table_of_the_same_name_contradict_each_other() -> None:

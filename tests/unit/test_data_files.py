@@ -126,3 +126,28 @@ def test_a_folder_that_cannot_be_flushed_keeps_nothing_from_being_published(
     monkeypatch.setattr(os, "fsync", refusing)
     publish([tmp_path / "a"], [b"whole"])
     assert (tmp_path / "a").read_text() == "whole"
+
+
+def test_contents_are_on_disk_before_their_names_and_the_names_before_the_commit_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, str]] = []
+    flush, rename = os.fsync, os.rename
+
+    def flushed(descriptor: int) -> None:
+        seen.append(("flush", os.readlink(f"/proc/self/fd/{descriptor}")))
+        flush(descriptor)
+
+    def renamed(source: Path, target: Path) -> None:
+        seen.append(("rename", str(target)))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "rename", renamed)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert publish(paths, [b"1", b"2"])
+    assert seen == [
+        *(("flush", f"{path}.partial") for path in paths),
+        *(("rename", str(path)) for path in paths),
+        ("flush", str(tmp_path)),
+    ]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from attnres_train.cli import main
-from attnres_train.doctor_device import shapes_of
-from attnres_train.doctor_rates import actions_of
+from attnres_train.doctor.device import shapes_of
+from attnres_train.doctor.rates import actions_of
 from attnres_train.plan.device_file import find_machine
 from attnres_train.plan.speeds import Rates
 from attnres_train.plan.work import Worker

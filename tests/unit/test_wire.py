@@ -19,7 +19,7 @@ from attnres_train.parallel.wire import Hop, WirePlan, slice_bytes
 
 
 @st.composite
-def plans(draw: st.DrawFn, loop: bool = False, small: bool = False) -> WirePlan:
+def plans(draw: st.DrawFn, small: bool = False) -> WirePlan:
     """Up to 64 stages (`small`: 7, on several ranks); any may have no layer, the first and the last too."""
     pipeline = draw(st.integers(2, 4) if small else st.integers(1, 16))
     stages = pipeline * draw(st.integers(1, min(6, (7 if small else 64) // pipeline)))
@@ -30,8 +30,7 @@ def plans(draw: st.DrawFn, loop: bool = False, small: bool = False) -> WirePlan:
     size = {"standard": None, "full": 1, "block": draw(st.integers(1, 9))}[mode]
     window = None if size is None else draw(st.none() | st.integers(1, 5))
     layout = DepthLayout(2 * sum(split), mode, size, window)  # type: ignore[arg-type]
-    placement = "loop" if loop else draw(st.sampled_from(["loop", "vee"]))
-    return WirePlan(layout, tuple(split), pipeline, stages // pipeline, placement=placement)  # type: ignore[arg-type]
+    return WirePlan(layout, tuple(split), pipeline, stages // pipeline)
 
 
 def variants(plan: WirePlan) -> list[WirePlan]:
@@ -42,9 +41,7 @@ def variants(plan: WirePlan) -> list[WirePlan]:
 
 def ranks(plan: WirePlan) -> list[int]:
     """The rank of every stage, by walking along the ranks."""
-    way = list(range(plan.pipeline))
-    way += way[::-1] if plan.placement == "vee" else []
-    return [way[stage % len(way)] for stage in range(plan.num_stages)]
+    return list(range(plan.pipeline)) * plan.virtual
 
 
 def readers(plan: WirePlan, stage: int) -> list[int]:
@@ -279,7 +276,6 @@ def test_the_picture_in_the_module() -> None:
     assert [hop.sources for hop in plan.hops()] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
     assert [hop.sources for hop in replace(plan, cache=True).hops()] == [(0, 1), (2,), (3,)]
     assert [plan.rank_of(stage) for stage in range(4)] == [0, 1, 0, 1]
-    assert [replace(plan, placement="vee").rank_of(stage) for stage in range(4)] == [0, 1, 1, 0]
 
 
 def test_a_split_that_does_not_fit_is_refused() -> None:

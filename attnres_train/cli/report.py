@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from attnres_train.cli.command import Answer, Command
 from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
 
@@ -20,8 +20,8 @@ also what differs between them. Reads config.toml, metrics.jsonl and depth.jsonl
 """
 
 
-def run_report(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Write the report; what it says, as an object and as text."""
+def _report(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """Write the report."""
     from attnres_train.report.write import report  # imports numpy and plotly
 
     output = options.output
@@ -31,15 +31,19 @@ def run_report(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     lines = [f"{made.page}: {counted(len(made.runs), 'run')}, {counted(len(made.pictures), 'PNG')} beside it"]
     lines += [f"  {run.label}: {words}" for run in made.runs for words in run.notes]
     lines += [f"  {run.label}, step {step}: {words}" for run in made.runs for step, words in run.alarms]
-    return made.as_json(), "\n".join(lines)
+    return Answer(made.as_json(), "\n".join(lines))
 
 
-def add_report_command(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """`add` makes one command."""
-    raw = argparse.RawDescriptionHelpFormatter
-    looks = "make a page of one or several runs: curves, depth, what differs"
-    command = add("report", help=looks, epilog=REPORT, formatter_class=raw, allow_abbrev=False)
+def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("runs", metavar="RUN", type=path_argument, nargs="+")
     where = "default: RUN/report of one run, ./report of several"
     command.add_argument("--output", type=path_argument, metavar="FOLDER", help=where)
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+COMMAND = Command(
+    name="report",
+    help="make a page of one or several runs: curves, depth, what differs",
+    answer=_report,
+    options=_options,
+    epilog=REPORT,
+)

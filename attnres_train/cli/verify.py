@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attnres_train.checkpoint.folder import checkpoints_folder, is_named, named_steps, readable
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.checkpoint.verify import damages, strangers
+from attnres_train.cli.command import Answer, Command, problems_json
 from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
 
 _GIB = 2**30
@@ -28,15 +32,6 @@ def verify(path: Path) -> list[dict[str, Any]]:
         message = f"{absolute} is neither a checkpoint nor a run that has one"
         raise refuse(str(path), message, "give RUN, or RUN/checkpoints/step-XXXXXXXX")
     return [_verdict(folder) for folder in named]
-
-
-def problems_of(found: list[dict[str, Any]]) -> list[Problem]:
-    """What is wrong, for a refusal."""
-    return [
-        Problem(entry["path"], text, "use another checkpoint of the run")
-        for entry in found
-        for text in entry["problems"]
-    ]
 
 
 def verify_text(found: list[dict[str, Any]]) -> str:
@@ -62,3 +57,22 @@ def _verdict(folder: Path) -> dict[str, Any]:
         "bytes": manifest.bytes,
         "strangers": strangers(folder, manifest),
     }
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN|CHECKPOINT", type=path_argument)
+
+
+def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    found, remedy = verify(options.path), "use another checkpoint of the run"
+    problems = [Problem(entry["path"], text, remedy) for entry in found for text in entry["problems"]]
+    whole = verify_text([entry for entry in found if not entry["problems"]])
+    return Answer({"checkpoints": found, "problems": problems_json(problems)}, whole, problems=problems)
+
+
+COMMAND = Command(
+    name="verify",
+    help="read every file of a checkpoint, or of each one of a run, against its checksum",
+    answer=_answer,
+    options=_options,
+)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from attnres_train.cli.command import Answer, Command, ranks
 from attnres_train.errors import refuse
 from attnres_train.paths import path_argument
 from attnres_train.starter.rules import TOKENS_A_PARAMETER
@@ -22,8 +22,8 @@ states, and the fastest layout for the ranks. It passes `attnres check`; every n
 """
 
 
-def init_report(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Write the configuration; what it is, as an object and as text. Raises Refused."""
+def _init(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """Write the configuration."""
     from attnres_train.starter.corpus import find_corpus  # imports numpy
     from attnres_train.starter.write import starter
 
@@ -48,18 +48,14 @@ def init_report(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         "notes": notes,
     }
     if output is None:
-        return facts, made.text.rstrip()
+        return Answer(facts, made.text.rstrip())
     output.write_text(made.text, encoding="utf-8")
     lines = [f"{output}: {made.shape.parameters:,} parameters, {counted(made.run.steps, 'step')}"]
     lines += [f"  note: {note}" for note in notes]
-    return facts, "\n".join([*lines, f"  next: attnres plan {output} --world {options.ranks}"])
+    return Answer(facts, "\n".join([*lines, f"  next: attnres plan {output} --world {options.ranks}"]))
 
 
-def add_init_command(add: Callable[..., argparse.ArgumentParser], ranks: Callable[[str], int]) -> None:
-    """`add` makes one command; `ranks` reads a number of them."""
-    raw = argparse.RawDescriptionHelpFormatter
-    looks = "write a first configuration for a prepared corpus"
-    command = add("init", help=looks, epilog=INIT, formatter_class=raw, allow_abbrev=False)
+def _options(command: argparse.ArgumentParser) -> None:
     where = "prefix of a .bin/.idx pair, or a folder with the pair `train`, and perhaps `valid`"
     command.add_argument("corpus", metavar="CORPUS", type=path_argument, help=where)
     command.add_argument("--size", required=True, type=_size, help="parameters in all, such as 20m, 350m, 1.3b")
@@ -69,7 +65,6 @@ def add_init_command(add: Callable[..., argparse.ArgumentParser], ranks: Callabl
     command.add_argument("--tokenizer", metavar="FILE", type=path_argument, help=made_with)
     device = "what to lay it out for, as in `attnres plan` (default: %(default)s)"
     command.add_argument("--device", metavar="NAME|FILE", default="h100-sxm", help=device)
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
 def _size(text: str) -> int:
@@ -77,3 +72,12 @@ def _size(text: str) -> int:
         return read_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+COMMAND = Command(
+    name="init",
+    help="write a first configuration for a prepared corpus",
+    answer=_init,
+    options=_options,
+    epilog=INIT,
+)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from attnres_train.cli.command import OVERRIDES, Answer, Command, add_configuration
 from attnres_train.config.load import load, load_checked
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem, Refused
@@ -19,11 +19,9 @@ from attnres_train.plan.devices import DEVICES
 from attnres_train.plan.speeds import Machine
 from attnres_train.plan.text import plan_text
 
-PLAN_FLAGS = ("--device", "--efficiency", "--draw", "--advise")
-PLAN_USAGE = "[--device NAME|FILE] [--draw FILE.png] [--advise] "
 
-
-def add_plan_options(command: argparse.ArgumentParser) -> None:
+def _options(command: argparse.ArgumentParser) -> None:
+    add_configuration(command)
     names = ", ".join(DEVICES)
     device = f"predict seconds on this device ({names}), or on the machine of a file that `attnres doctor` measured"
     command.add_argument("--device", metavar="NAME|FILE", help=device)
@@ -39,8 +37,8 @@ def add_plan_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--advise", action="store_true", help=ranks)
 
 
-def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """The plan, or the advice, as an object and as text. Raises Refused."""
+def _plan(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """The plan, or the advice."""
     if options.draw is not None:
         from attnres_train.plan.draw import check_picture
 
@@ -55,7 +53,7 @@ def plan_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[
         draw_schedule(planned, options.draw)
     notes = [f"  note: {note}" for note in (*loaded.notes, *_drawn(options.draw))]
     text = "\n".join([plan_text(planned, str(options.config)), *([""] if notes else []), *notes])
-    return as_json(planned) | {"notes": list(loaded.notes)}, text
+    return Answer(as_json(planned) | {"notes": list(loaded.notes)}, text)
 
 
 def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:
@@ -68,7 +66,7 @@ def _machine(options: argparse.Namespace, config: RunConfig) -> Machine | None:
     return None
 
 
-def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, Any], str]:
+def _advice(options: argparse.Namespace, config: RunConfig) -> Answer:
     machine = _machine(options, config)
     if options.world is None or machine is None:
         raise Refused(Problem("--advise", "needs a number of devices", "write --world N"))
@@ -78,8 +76,21 @@ def _advice(options: argparse.Namespace, config: RunConfig) -> tuple[dict[str, A
 
         draw_schedule(advice.choices[0].plan, options.draw)
     drawn = _drawn(options.draw if advice.choices else None)
-    return advice_json(advice), "\n".join([advice_text(advice, str(options.config)), *drawn])
+    return Answer(advice_json(advice), "\n".join([advice_text(advice, str(options.config)), *drawn]))
 
 
 def _drawn(picture: Path | None) -> list[str]:
     return [] if picture is None else [f"the schedule of one replica is drawn in {picture}"]
+
+
+COMMAND = Command(
+    name="plan",
+    help="print parameters, stages, wire, memory, time and first rates",
+    answer=_plan,
+    options=_options,
+    epilog=OVERRIDES.format(command="plan"),
+    usage="attnres plan CONFIG.toml [--world N] [--device NAME|FILE] [--draw FILE.png] [--advise] [--json] "
+    "[--section.key value ...]",
+    describes=True,
+    own_flags=("--world", "--device", "--efficiency", "--draw", "--advise"),
+)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnres_train.ablate.grid import GRID_HELP, Grid, read_grid
+from attnres_train.cli.command import Answer, Command
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.paths import path_argument
 
@@ -27,8 +28,8 @@ others went on), 2 refused before any run, 3 stopped on a signal.
 """
 
 
-def run_ablate(options: argparse.Namespace) -> tuple[dict[str, Any], str, ExitCode]:
-    """Run what is not done and write the report; what it says, as an object and as text.
+def _ablate(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """Run what is not done and write the report.
 
     Raises Refused where the grid or one of its configurations is wrong, and where another ablate runs in its folder.
     """
@@ -40,7 +41,7 @@ def run_ablate(options: argparse.Namespace) -> tuple[dict[str, Any], str, ExitCo
     if not grid.folder.is_dir():
         raise refuse("folder", f"there is no {grid.folder}", "run the grid first, without --report-only")
     found = write_results(grid, results_of(grid))
-    return found, _text(found), code
+    return Answer(found, _text(found), code)
 
 
 def _run(grid: Grid) -> ExitCode:
@@ -79,11 +80,15 @@ def _half(one: Mapping[str, Any]) -> str:
     return "" if one["high"] is None else f" ± {one['high'] - one['mean']:.4f}"
 
 
-def add_ablate_command(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """`add` makes one command."""
-    raw = argparse.RawDescriptionHelpFormatter
-    looks = "run a grid of configurations and compare them, with intervals over seeds"
-    command = add("ablate", help=looks, epilog=ABLATE, formatter_class=raw, allow_abbrev=False)
+def _options(command: argparse.ArgumentParser) -> None:
     command.add_argument("grid", metavar="GRID.toml", type=path_argument)
     command.add_argument("--report-only", action="store_true", help="start nothing; report what is there")
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+COMMAND = Command(
+    name="ablate",
+    help="run a grid of configurations and compare them, with intervals over seeds",
+    answer=_ablate,
+    options=_options,
+    epilog=ABLATE,
+)

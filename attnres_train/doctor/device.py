@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
+from attnres_train.doctor.processes import run_processes
 from attnres_train.model.size import costs_of
 from attnres_train.plan.device_file import DeviceFile
 from attnres_train.plan.page import counted
@@ -58,7 +59,7 @@ def shapes_of(setup: Setup, gpu: bool) -> Shapes:
     reads = source_counts(setup.layout)
     size = setup.slice_bytes
     gradients = FP32_BYTES * max(setup.held_by(rank) for rank in range(parallel.pipeline))
-    # Of a layer without the norms of q and k, as `doctor_rates` computes them.
+    # Of a layer without the norms of q and k, as `rates.py` computes them.
     passes = costs_of(replace(model, qk_norm=False), 0).of_layers(range(1)).passes
     return Shapes(
         precision=training.precision,
@@ -85,11 +86,9 @@ def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, An
 
     Raises Refused if a process fails or the machine takes too long.
     """
-    from attnres_train.doctor import run_processes  # which imports this
-
     gpu = devices["gpus"] > 0
     shapes = shapes_of(Setup.of(loaded.config, world), gpu)
-    found = run_processes("attnres_train.doctor_rates", ranks, asdict(shapes))
+    found = run_processes("attnres_train.doctor.rates", ranks, asdict(shapes))
     link = Link(**found["link"]) if found["link"] else _no_link()
     memory = devices["memory_gib"] if gpu else devices["memory_gib"] / ranks
     return DeviceFile(

@@ -1,6 +1,6 @@
-"""One process that measures a device file's rates: `python -m attnres_train.doctor_rates RANK RANKS FILE SHAPES`.
+"""One process that measures a device file's rates: `python -m attnres_train.doctor.rates RANK RANKS FILE SHAPES`.
 
-SHAPES is JSON (`doctor_device.Shapes`). Each rate is what `plan/work.py` counts of an operation over the time that
+SHAPES is JSON (`device.Shapes`). Each rate is what `plan/work.py` counts of an operation over the time that
 it takes with autograd, at the model's own shapes: first on rank 0 while the others wait, then on all at once.
 """
 
@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -22,7 +21,8 @@ from torch import Tensor
 from attnres_train.depth.aggregation import aggregate_sources
 from attnres_train.depth.mix import DTYPES, Norm
 from attnres_train.depth.source import Source
-from attnres_train.doctor_device import Shapes
+from attnres_train.doctor.device import Shapes
+from attnres_train.doctor.processes import meet, seconds_together, synchronize, there_and_back
 from attnres_train.plan.step_end import ADAM_BYTES
 from attnres_train.plan.work import (
     ATTENTION_BACKWARD,
@@ -39,19 +39,12 @@ MEETINGS = 20
 CHAINED = 200
 """Operations in a row, to time one."""
 SMALLEST = 1
-WAIT_SECONDS = 300
 
 
 def main() -> None:
     """Meet the others at FILE, measure, and let rank 0 print what it found as JSON."""
-    rank, ranks, place, shapes = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Shapes(**json.loads(sys.argv[4]))
-    gpu = torch.cuda.is_available()
-    device = torch.device("cuda", rank) if gpu else torch.device("cpu")
-    if gpu:
-        torch.cuda.set_device(device)
-    limit = timedelta(seconds=WAIT_SECONDS)
-    backend = "nccl" if gpu else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{place}", rank=rank, world_size=ranks, timeout=limit)
+    shapes = Shapes(**json.loads(sys.argv[4]))
+    rank, ranks, device = meet()
     torch.manual_seed(1)
     found: dict[str, Any] = {}
     actions = actions_of(shapes, device)
@@ -191,18 +184,16 @@ def _links(shapes: Shapes, rank: int, ranks: int, device: torch.device) -> dict[
     whole = torch.ones(max(shapes.collective_bytes // 4 // ranks, 1) * ranks, device=device)
     part, small = torch.ones(len(whole) // ranks, device=device), torch.ones(ranks, device=device)
 
-    def there_and_back(tensor: Tensor) -> None:
-        if rank < 2:
-            for move in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
-                move(tensor, 1 - rank)
-
     def timed(action: Callable[[], object]) -> float:
-        return _seconds(action, device, meet=True)
+        return seconds_together(action, device, MEETINGS)
 
-    latency, collective = timed(lambda: there_and_back(small)) / 2, timed(lambda: dist.all_reduce(small))
+    def round_trip(tensor: Tensor) -> float:
+        return timed(lambda: there_and_back(tensor, rank))
+
+    latency, collective = round_trip(small) / 2, timed(lambda: dist.all_reduce(small))
     size, ring = whole.nbytes, (ranks - 1) / ranks
     return {
-        "send_bytes_per_second": hop.nbytes / _beyond(timed(lambda: there_and_back(hop)) / 2, latency),
+        "send_bytes_per_second": hop.nbytes / _beyond(round_trip(hop) / 2, latency),
         "send_latency_seconds": latency,
         "all_reduce_bytes_per_second": 2 * ring * size / _beyond(timed(lambda: dist.all_reduce(whole)), collective),
         "reduce_scatter_bytes_per_second": ring
@@ -220,25 +211,20 @@ def _beyond(seconds: float, latency: float) -> float:
     return max(seconds - latency, seconds / 2)
 
 
-def _seconds(action: Callable[[], object], device: torch.device, meet: bool = False) -> float:
+def _seconds(action: Callable[[], object], device: torch.device) -> float:
     """The shortest of some times that `action` takes, after one that does not count.
 
-    On one CPU thread it is the processor's time, so that other programs on the machine do not count. With `meet` all
-    ranks begin together, repeat equally often, and the clock on the wall counts.
+    On one CPU thread it is the processor's time, so that other programs on the machine do not count.
     """
-    gpu = device.type == "cuda"
-    clock = time.perf_counter if gpu or meet or torch.get_num_threads() > 1 else time.process_time
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
     times: list[float] = []
     action()
-    while len(times) < (MEETINGS if meet else LEAST_TIMES) or (not meet and sum(times) < LEAST_SECONDS):
-        if meet:
-            dist.barrier()
-        if gpu:
-            torch.cuda.synchronize()
+    while len(times) < LEAST_TIMES or sum(times) < LEAST_SECONDS:
+        synchronize(device)
         started = clock()
         action()
-        if gpu:
-            torch.cuda.synchronize()
+        synchronize(device)
         times.append(clock() - started)
     return min(times)
 

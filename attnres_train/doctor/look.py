@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +15,8 @@ from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
 from attnres_train.depth.describe import default_device_type, why_no_backend
-from attnres_train.doctor_device import device_summary, measure_device
+from attnres_train.doctor.device import device_summary, measure_device
+from attnres_train.doctor.processes import run_processes
 from attnres_train.engine.rules import file_problems
 from attnres_train.errors import Problem, Refused
 from attnres_train.launch.facts import version_facts
@@ -32,7 +29,6 @@ from attnres_train.plan.page import counted, table
 MIB = 1 << 20
 MOST_RANKS = 8
 """Of the speed test; more on one machine's CPUs measure only the CPUs."""
-SPEED_SECONDS = 120
 _FP32_BYTES = 4
 
 
@@ -77,38 +73,7 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
 
 def measure(ranks: int) -> Speeds:
     """Run the speed test on `ranks` processes of this machine."""
-    return Speeds(**run_processes("attnres_train.doctor_speed", ranks))
-
-
-def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What rank 0 of `ranks` processes of `module` prints as JSON; each gets its rank, their number, a file to meet at
-    and `argument` as JSON.
-
-    Raises Refused, with the reason, if one fails or all take longer than SPEED_SECONDS.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | os.environ
-        words = [sys.executable, "-W", "ignore", "-m", module]
-        more = [] if argument is None else [json.dumps(argument)]
-        processes = [
-            subprocess.Popen([*words, str(rank), str(ranks), f"{folder}/meet", *more], env=environment, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for rank in range(ranks)
-        ]  # fmt: skip
-        try:
-            said = [process.communicate(timeout=SPEED_SECONDS) for process in processes]
-        except subprocess.TimeoutExpired:
-            what = f"{counted(ranks, 'rank')} on this machine did not finish the speed test in {SPEED_SECONDS} s"
-            raise Refused(Problem("links", what, "is the machine overloaded, or the loopback closed?")) from None
-        finally:
-            for process in processes:
-                process.kill()
-        for rank, process in enumerate(processes):
-            if process.returncode != 0:
-                reason = (said[rank][1].strip().splitlines() or ["no words"])[-1]
-                raise Refused(Problem("links", f"rank {rank} of the speed test failed: {reason}", "mend that first"))
-        found: dict[str, Any] = json.loads(said[0][0])
-        return found
+    return Speeds(**run_processes("attnres_train.doctor.speed", ranks))
 
 
 def needs(loaded: Loaded, world: int) -> dict[str, float]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnres_train.cli.command import Answer, Command
 from attnres_train.config.load import Loaded, load_checked
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
@@ -35,9 +36,6 @@ the run as usual. Nothing is written if anything is wrong, and loading runs no c
   attnres import deepspeed-checkpoints my.toml --tag global_step1000 --samples 256000
 """
 
-_USAGE = "attnres import DEEPSPEED_FOLDER CONFIG.toml [--tag TAG] [--samples N] [--json] [--section.key value ...]"
-IMPORT_FLAGS = ("--tag", "--samples")
-
 
 @dataclass(frozen=True)
 class Imported:
@@ -54,25 +52,19 @@ class Imported:
     notes: Sequence[str]
 
 
-def add_import_command(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """`add` makes one command."""
-    looks = "go on from a ZeRO checkpoint that DeepSpeed itself wrote"
-    raw = argparse.RawDescriptionHelpFormatter
-    command = add("import", help=looks, usage=_USAGE, epilog=IMPORT, formatter_class=raw, allow_abbrev=False)
+def _options(command: argparse.ArgumentParser) -> None:
     given = "what save_checkpoint was given"
     command.add_argument("folder", metavar="DEEPSPEED_FOLDER", type=path_argument, help=given)
     command.add_argument("config", metavar="CONFIG.toml", type=path_argument)
     command.add_argument("--tag", help="which checkpoint; default: the one that the file `latest` names")
     samples = "where in the data to go on; default: the global_samples that DeepSpeed counted"
     command.add_argument("--samples", type=_count, metavar="N", help=samples)
-    command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
-def import_report(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """Import as the options say; what was done, as an object and as text. Raises Refused."""
+def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     loaded = load_checked(options.config, overrides, None, "check")
     done = import_zero(options.folder, loaded, options.tag, options.samples)
-    return _as_json(done), _as_text(done)
+    return Answer(_as_json(done), _as_text(done))
 
 
 def import_zero(folder: Path, loaded: Loaded, tag: str | None, samples: int | None) -> Imported:
@@ -231,3 +223,14 @@ def _count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of samples, 0 or more")
     return int(text)
+
+
+COMMAND = Command(
+    name="import",
+    help="go on from a ZeRO checkpoint that DeepSpeed itself wrote",
+    answer=_answer,
+    options=_options,
+    epilog=IMPORT,
+    usage="attnres import DEEPSPEED_FOLDER CONFIG.toml [--tag TAG] [--samples N] [--json] [--section.key value ...]",
+    own_flags=("--tag", "--samples"),
+)

@@ -1,0 +1,165 @@
+"""A checkpoint that has its name survives a power cut: what is flushed, in which order, and what is read back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnres_train import durable
+from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
+from attnres_train.checkpoint.load import load_checkpoint
+from attnres_train.checkpoint.manifest import read_manifest
+from attnres_train.checkpoint.random_state import random_streams
+from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
+from attnres_train.config.run_config import RunConfig
+from attnres_train.parallel.grid import build_grid
+from attnres_train.progress import TrainState
+from tests.distributed.ranks import run_ranks
+from tests.distributed.test_checkpoints import save_whole
+from tests.distributed.tiny import tiny_config
+from tests.distributed.training import build_tiny
+
+IDENTITY = RunIdentity((4,), {}, {})
+
+
+def events_of_a_save(config: RunConfig, folder: Path) -> list[tuple[str, str]]:
+    """("flush" | "rename", path) in the order in which the system was asked for them."""
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_tiny(config, grid).engine
+    seen: list[tuple[str, str]] = []
+    flush, rename = os.fsync, os.rename
+
+    def fsync(descriptor: int) -> None:
+        seen.append(("flush", os.readlink(f"/proc/self/fd/{descriptor}")))
+        flush(descriptor)
+
+    def renamed(source: Any, target: Any, **named: Any) -> None:
+        seen.append(("rename", str(target)))
+        rename(source, target, **named)
+
+    os.fsync, os.rename = fsync, renamed  # type: ignore[assignment]
+    try:
+        save_whole(CheckpointSave.start(folder, engine, grid, TrainState(step=1), IDENTITY))
+    finally:
+        os.fsync, os.rename = flush, rename
+    return seen
+
+
+def test_every_file_is_on_disk_before_the_folder_and_the_folder_before_its_name(tmp_path: Path) -> None:
+    (seen,) = run_ranks(events_of_a_save, 1, tiny_config("block"), tmp_path)
+    published = checkpoints_folder(tmp_path) / checkpoint_name(1)
+    (named,) = [place for place, event in enumerate(seen) if event == ("rename", str(published))]
+    flushed = [Path(path) for kind, path in seen[:named] if kind == "flush"]
+    partial = flushed[-1]
+    assert partial.parent == published.parent and partial.name.startswith("."), "the folder last, after its manifest"
+    assert flushed[-2] == partial / "manifest.json", "the manifest after what it vouches for"
+    files = {path.name for path in published.iterdir()}
+    written = {
+        path.name.removesuffix(".tmp") for path in flushed[:-1]
+    }  # torch renames its metadata when they are flushed
+    assert written == files, "and every other file before it"
+    assert ("flush", str(published.parent)) in seen[named:], "the name itself"
+
+
+def test_where_folders_cannot_be_flushed_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(error: int) -> Callable[[int], None]:
+        def fsync(_descriptor: int) -> None:
+            raise OSError(error, os.strerror(error))
+
+        return fsync
+
+    monkeypatch.setattr(os, "fsync", refuses(22))
+    durable.flush_folder(tmp_path)
+    monkeypatch.setattr(os, "fsync", refuses(5))
+    with pytest.raises(OSError, match="Input/output"):
+        durable.flush_folder(tmp_path)
+
+
+def save_that_is_damaged_behind_its_back(config: RunConfig, folder: Path) -> str:
+    """One byte of a rank's file changes after it was written, and nothing of its size."""
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_tiny(config, grid).engine
+    save = CheckpointSave.start(folder, engine, grid, TrainState(step=1), IDENTITY)
+    # The thread reads back from where the folder is by then; here it has done so, and does it once more.
+    save.wait()
+    save.publish()
+    assert save._thread is not None
+    save._thread.join()
+    if grid.rank == 1:
+        path = next(path for path in sorted(save.published.glob("*.distcp")) if path.name in save._records)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(OSError, match="is not what was written"):
+            save._read_back()
+        save._damage = "rank 1: seen"
+    with pytest.raises(RuntimeError, match="reads back differently") as told:
+        save.retire(keep=1)
+    return str(told.value)
+
+
+def test_a_flipped_bit_is_seen_by_the_rank_that_wrote_it_and_told_to_all(tmp_path: Path) -> None:
+    told = run_ranks(save_that_is_damaged_behind_its_back, 2, tiny_config("block"), tmp_path)
+    assert len(set(told)) == 1 and "rank 1: seen" in told[0]
+
+
+SPOILED = "layers.1.mlp.branch.linear_fc1.weight"
+
+
+def failure_of_a_save(config: RunConfig, folder: Path, kind: str) -> str:
+    """With one number of one part of one tensor's state below all bounds."""
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_tiny(config, grid).engine
+    share = engine.export_share
+
+    def spoiled() -> dict[str, Any]:
+        states = dict(share())
+        bad = getattr(states[SPOILED], kind).clone()
+        bad.view(-1)[3] = float("-inf")
+        states[SPOILED] = replace(states[SPOILED], **{kind: bad})
+        return states
+
+    engine.export_share = spoiled  # type: ignore[method-assign]
+    save = CheckpointSave.start(folder, engine, grid, TrainState(step=1), IDENTITY)
+    save.wait()
+    with pytest.raises(RuntimeError) as failure:
+        save.publish()
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("kind", ["master", "first_moment", "second_moment"])
+def test_what_is_not_finite_is_not_saved_whichever_part_it_is(kind: str, tmp_path: Path) -> None:
+    (told,) = run_ranks(failure_of_a_save, 1, tiny_config("block"), tmp_path, kind)
+    assert f"{SPOILED} or its optimizer state is not finite" in told
+    assert not [path for path in checkpoints_folder(tmp_path).iterdir() if path.name.startswith("step")]
+
+
+def streams_after_a_resume(config: RunConfig, saved: Path, save: bool) -> tuple[list[float], list[float]]:
+    """The next random numbers of this rank when it saves (or begins), and after it has loaded."""
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_tiny(config, grid).engine
+    torch.manual_seed(1000 + grid.rank)
+    folder = checkpoints_folder(saved) / checkpoint_name(1)
+    if save:
+        save_whole(CheckpointSave.start(saved, engine, grid, TrainState(step=1), replace(IDENTITY)))
+    known = random_streams()
+    before = torch.rand(3).tolist()
+    torch.manual_seed(7)
+    load_checkpoint(folder, read_manifest(folder), engine, grid, {}, {})
+    assert known.keys() == random_streams().keys()
+    return before, torch.rand(3).tolist()
+
+
+def test_every_rank_goes_on_with_its_own_random_stream_and_another_grid_with_none(tmp_path: Path) -> None:
+    found = run_ranks(streams_after_a_resume, 4, tiny_config("block", tensor=2), tmp_path, True)
+    assert all(before == after for before, after in found)
+    assert len({tuple(after) for _, after in found}) == 4, "no two ranks have one stream"
+    seven = torch.rand(3, generator=torch.Generator().manual_seed(7)).tolist()
+    for _, after in run_ranks(streams_after_a_resume, 2, tiny_config("block", pipeline=2), tmp_path, False):
+        assert after == seven, "what it had before it loaded"
