@@ -87,7 +87,7 @@ def _read_together(folder: Path, manifest: Manifest, grid: Grid) -> dict[str, Te
         if same_grid:
             streams = read_random_state(folder / name)
             _try_streams(streams, name)
-        if grid.rank == 0:
+        if grid.keeps_run:
             check_small_files(folder)
     except NotPlain as reason:
         told.append(str(reason))

@@ -70,9 +70,6 @@ class Written(NamedTuple):
     failure: str | None
 
 
-NOTHING_TO_WRITE = Written(True, None)
-
-
 @dataclass
 class CheckpointSave:
     """The checkpoint of `state` on its way to `published`; every method but `written` is a collective."""
@@ -105,7 +102,7 @@ class CheckpointSave:
         checkpoints = checkpoints_folder(run_folder)
         partial = partial_folder(checkpoints, state.step)
         notes: list[str] = []
-        failure = _make_room(checkpoints, partial, notes) if grid.rank == 0 else None
+        failure = _make_room(checkpoints, partial, notes) if grid.keeps_run else None
         vote(grid, failure, partial)
         manifest = _manifest(engine, grid, state, identity)
         states = engine.export_share()
@@ -138,7 +135,7 @@ class CheckpointSave:
         done, failure = self.written()
         vote(self.grid, failure, self.partial)
         assert done, "published before it was written"
-        parts: list[Any] | None = [None] * self.grid.world_size if self.grid.rank == 0 else None
+        parts: list[Any] | None = [None] * self.grid.world_size if self.grid.keeps_run else None
         dist.gather_object((self._records, self.pending.results), parts, group=self.grid.control)
         failure = None
         if parts is not None:
@@ -159,7 +156,7 @@ class CheckpointSave:
         told = [text for text in damages_told if text is not None]
         if told:
             raise RuntimeError(f"checkpoint {self.published} reads back differently: {'; '.join(told)}")
-        if self.grid.rank == 0:
+        if self.grid.keeps_run:
             # Where even the list of them cannot be read, the log has it, and the run goes on.
             _in_words(lambda: self.notes.extend(keep_newest(self.published.parent, keep, upto=self.state.step)))
 
@@ -243,7 +240,7 @@ def vote(grid: Grid, failure: str | None, partial: Path) -> None:
     dist.all_gather_object(failures, failure, group=grid.control)
     told = [text for text in failures if text is not None]
     if told:
-        if grid.rank == 0:
+        if grid.keeps_run:
             shutil.rmtree(partial, ignore_errors=True)  # gives the space back; what is left goes with the next save
         what = f"checkpoint {partial} was not published: {'; '.join(dict.fromkeys(told))}"
         raise RuntimeError(f"{what}. The same command goes on from the newest whole checkpoint in {partial.parent}")

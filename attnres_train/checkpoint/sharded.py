@@ -66,7 +66,7 @@ class PendingStates:
 
     def _agree(self, state_dict: dict[str, Any]) -> SavePlan:
         """torch's protocol: every rank's plan, made one by rank 0, and each rank's part of it back."""
-        group, first = self._grid.control, self._grid.rank == 0
+        group, first = self._grid.control, self._grid.keeps_run
         self._planner.set_up_planner(state_dict, self._writer.storage_meta(), first)
         self._writer.set_up_storage_writer(first, rank=self._grid.rank, use_collectives=True)
         mine = self._writer.prepare_local_plan(self._planner.create_local_plan())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from megatron.core.distributed import (
@@ -40,17 +41,16 @@ class MegatronEngine:
         self,
         stages: Sequence[StageModel],
         optimizer: OptimizerConfig,
-        config: TransformerConfig,
+        megatron: TransformerConfig,
         grid: Grid,
     ):
         self.grid = grid
         self.optimizer_config = optimizer
         self.updates = 0
         self._logical = [p for stage in stages for p in logical_parameters(stage)]
-        self._chunks = [_wrap(stage, config) for stage in stages]
-        config.finalize_model_grads_func = finalize_model_grads
+        self._chunks = [_wrap(stage, megatron) for stage in stages]
         self.optimizer = get_megatron_optimizer(
-            _megatron_optimizer_config(optimizer, config.params_dtype),
+            _megatron_optimizer_config(optimizer, megatron.params_dtype),
             self._chunks,
             config_overrides={_never_decays(self._logical): ParamGroupOverride(wd_mult=0.0)},
             use_gloo_process_groups=False,
@@ -71,6 +71,9 @@ class MegatronEngine:
         for chunk in self._chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, **groups: Any) -> None:
+        finalize_model_grads(chunks, num_tokens, **groups)
 
     def step(self, learning_rate: float) -> Update:
         self._set_learning_rate(learning_rate)
@@ -157,12 +160,12 @@ def _never_decays(logical: Sequence[LogicalParameter]) -> ParamKey:
     return ParamKey(predicate=ParamPredicate(name="never_decays", fn=never.__contains__))
 
 
-def _wrap(stage: StageModel, config: TransformerConfig) -> DistributedDataParallel:
+def _wrap(stage: StageModel, megatron: TransformerConfig) -> DistributedDataParallel:
     """megatron-core's own loop sets `disable_bucketing` for all chunks but the first. That gathers all of a chunk's
     weights in one coalesced call, which gloo (torch 2.13) answers with wrong values where they mix bf16 and fp32.
     Buckets are as large as can be anyway, since gradients are not reduced while backward runs."""
     ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
-    return DistributedDataParallel(config, ddp, stage)
+    return DistributedDataParallel(megatron, ddp, stage)
 
 
 def _megatron_optimizer_config(optimizer: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:

@@ -32,7 +32,7 @@ class Hop:
     """One crossing of one micro-batch from `from_stage` to `to_stage`.
 
     `sources` and, if there is one, the partial travel forward; gradients of the sources `returned` and of the
-    partial travel back. A `local` hop stays on its rank.
+    partial travel back.
     """
 
     from_stage: int
@@ -40,31 +40,28 @@ class Hop:
     sources: tuple[int, ...]
     partial: bool
     returned: tuple[int, ...]
-    local: bool = False
 
     @property
     def slices(self) -> int:
         """Tensors of one `[tokens, batch, width]` slice each that travel forward."""
-        return 0 if self.local else len(self.sources) + self.partial
+        return len(self.sources) + self.partial
 
     @property
     def slices_back(self) -> int:
         """Gradients of one slice each that travel back."""
-        return 0 if self.local else len(self.returned) + self.partial
+        return len(self.returned) + self.partial
 
 
 @dataclass(frozen=True)
 class Kept:
     """A source that one rank holds of every micro-batch, from the forward to the backward of stage `opened`.
 
-    `made` tells whether that stage computed it or received it. `readers` are later stages of the rank that use
-    the same source; each must have run backward before `opened` does, and in evaluation the last of them is the
-    last to need it.
+    That stage computed or received it. `readers` are later stages of the rank that use the same source; each must have
+    run backward before `opened` does, and in evaluation the last of them is the last to need it.
     """
 
     number: int
     opened: int
-    made: bool
     readers: tuple[int, ...]
 
     @property
@@ -200,8 +197,8 @@ class WirePlan:
 
     @property
     def slices_standard(self) -> int:
-        """What the standard residual would send: one slice a hop between two ranks."""
-        return sum(not hop.local for hop in self.hops())
+        """What the standard residual would send: one slice a hop."""
+        return len(self.hops())
 
     def _alive(self, stage: int) -> tuple[int, ...]:
         """Sources that exist when `stage` starts and that it or a later one reads."""
@@ -223,9 +220,8 @@ class WirePlan:
             # Nothing has been computed before sublayer 0, but the embedding stands: as source 0, or as the
             # partial of the standard residual.
             partial = self.layout.partial_before(self.first_sublayer(stage))
-            local = self.rank_of(stage - 1) == self.rank_of(stage)
             returned = self._alive(stage) if self.exact_gradients else arriving[stage]
-            hops.append(Hop(stage - 1, stage, arriving[stage], partial, returned, local))
+            hops.append(Hop(stage - 1, stage, arriving[stage], partial, returned))
         return tuple(hops)
 
     def _arriving(self) -> list[tuple[int, ...]]:
@@ -260,7 +256,7 @@ class WirePlan:
             received = self.hop_into(stage).sources if stage else ()
             for number in (*received, *self.made_on(stage)):
                 again = [later for later in stages if self.cache and later > stage and self._uses_known(later, number)]
-                kept.append(Kept(number, stage, number not in received, tuple(again)))
+                kept.append(Kept(number, stage, tuple(again)))
         return kept
 
     def _uses_known(self, stage: int, source: int) -> bool:
@@ -270,8 +266,3 @@ class WirePlan:
 def has_empty_middle(layers_per_stage: tuple[int, ...]) -> bool:
     """Whether a stage other than the first and the last has no layers."""
     return 0 in layers_per_stage[1:-1]
-
-
-def slice_bytes(tokens: int, batch: int, width: int, element_bytes: int, sequence_ranks: int = 1) -> int:
-    """Bytes of one slice on one rank; sequence parallelism shards its tokens over `sequence_ranks`."""
-    return tokens // sequence_ranks * batch * width * element_bytes

@@ -41,7 +41,7 @@ def save_draw_and_go_back(folder: Path) -> dict[str, Any]:
         "schedule.kind": "constant",
         "training.global_batch_size": 8,
     }
-    identity = RunIdentity(parts.pipeline.plan.layers_per_stage, {}, settings)
+    identity = RunIdentity(parts.pipeline.setup.wire.layers_per_stage, {}, settings)
     state = TrainState(step=STEP, samples=8 * STEP, tokens=77, skipped_steps=SKIPPED)
     share = parts.engine.export_share()
     everybody: list[Any] = [None] * grid.world_size

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnres_train.checkpoint.save import Written
 from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel.grid import Grid, build_grid
 from attnres_train.progress import StepReport, TrainState
@@ -74,7 +73,7 @@ def trained_and_expected(config: RunConfig) -> tuple[dict[str, Tensor], dict[str
     expected = adamw(config, decays, start, gradients_of)
     state, rates = TrainState(), []
     for _ in range(STEPS):
-        state, report, _ = train_step(ours, loader, config, state, stop_requested=False)
+        state, report, _ = train_step(ours, loader, config, state, {})
         rates.append(report.learning_rate)
     assert (state.step, state.samples) == (STEPS, STEPS * SAMPLES)
     return {name: p.detach().clone() for name, p in ours.stages[0].named_parameters()}, expected, rates
@@ -101,15 +100,13 @@ def one_step(config: RunConfig, stops: int, writes: int, fails: int) -> tuple[St
             return super().step(consumed_samples)
 
     state = TrainState(step=5, samples=5 * SAMPLES, tokens=1000)
-    writing = Written(grid.rank != writes, "no room" if grid.rank == fails else None)
-    stop = grid.rank == stops
-    state, report, batches = train_step(parts, Asked(grid, SAMPLES), config, state, stop, writing)
+    votes = {"stop": grid.rank == stops, "writing": grid.rank == writes, "failed": grid.rank == fails}
+    state, report, batches = train_step(parts, Asked(grid, SAMPLES), config, state, votes)
     tokens = sum(float(batch.loss_mask_BT.sum()) for batch in batches)
-    left = parts.pipeline.communicator.take_traffic().forward_bytes
     return (
         report,
         state,
-        {"asked": asked, "tokens": tokens, "owner": grid.is_loss_owner, "rank": _place(grid), "left": left},
+        {"asked": asked, "tokens": tokens, "owner": grid.owns_loss, "rank": _place(grid)},
     )
 
 
@@ -123,12 +120,12 @@ def test_ranks_agree_on_what_one_of_them_says() -> None:
     reports = [report for report, _, _ in found]
     assert len({str({k: v for k, v in vars(r).items() if k not in ("seconds", "kept_bytes")}) for r in reports}) == 1
     report, state, _ = found[0]
-    assert report.stop_requested and (report.writing_ranks, report.failed_ranks) == (1, 1)
+    assert report.votes == {"stop": 1, "writing": 1, "failed": 1}
     owners = [said for _, _, said in found if said["owner"]]
     assert len(owners) == 2 and {said["rank"][0] for said in owners} == {2}
     assert report.tokens == sum(said["tokens"] for said in owners) < 2 * SAMPLES * TOKENS
     assert (state.step, state.samples, state.tokens) == (6, 6 * SAMPLES, 1000 + report.tokens)
-    assert all(said["asked"] == [5 * SAMPLES] and said["left"] == 0 for _, _, said in found)
+    assert all(said["asked"] == [5 * SAMPLES] for _, _, said in found)
     # Blocks of 3 sublayers on 2, 1 and 1 layers: sources 0, 1 and a partial cross first, then 0, 1 and 2.
     slice_bytes = TOKENS * MICRO_BATCH * 32 * 4
     assert report.forward_bytes == report.backward_bytes == (3 + 3) * MICRO_BATCHES * slice_bytes
@@ -136,4 +133,4 @@ def test_ranks_agree_on_what_one_of_them_says() -> None:
 
 def test_nobody_stops_where_nobody_asked() -> None:
     ((report, _, _),) = run_ranks(one_step, 1, tiny_config("standard"), -1, -1, -1)
-    assert not report.stop_requested and (report.writing_ranks, report.failed_ranks) == (0, 0)
+    assert report.votes == {"stop": 0, "writing": 0, "failed": 0}

@@ -57,7 +57,7 @@ def two_by_two_steps(config: RunConfig) -> dict[str, Any]:
         losses = {"train": LossSum(7.0, 5)} if number == 1 else {}
         before = TrainState(step=done, samples=position, tokens=100, losses=losses, skipped_in_a_row=2)
         asked = number == ASKED and grid.rank == 1
-        state, report, batches = train_step(parts, loader, config, before, asked)
+        state, report, batches = train_step(parts, loader, config, before, {"stop": asked})
         reports.append(report)
         states.append(state)
         positions.append([sample for batch in batches for sample in batch.sample_ids])
@@ -69,7 +69,7 @@ def two_by_two_steps(config: RunConfig) -> dict[str, Any]:
         "evaluated": evaluated.losses[""].tokens,  # type: ignore[index]
         "updates": parts.engine.updates,
         "place": (grid.tensor_rank, grid.data_rank, grid.pipeline_rank),
-        "wire": (parts.pipeline.plan.slices_total, parts.pipeline.plan.slices_back_total),
+        "wire": (parts.pipeline.setup.wire.slices_total, parts.pipeline.setup.wire.slices_back_total),
     }
 
 
@@ -99,7 +99,7 @@ def test_a_step_is_what_its_samples_and_the_schedule_say(parallel: dict[str, Any
             assert state.step == STARTS[index] + 1 and state.samples == number * SAMPLES + SAMPLES
             assert state.losses == ({} if state.step % 2 == 0 else report.losses), "a record ends what is carried"
             assert state.skipped_in_a_row == 0 and state.skipped_steps == 0
-            assert report.stop_requested == (index == ASKED), "one rank is enough, for its step alone"
+            assert report.votes == {"stop": int(index == ASKED)}, "one rank is enough, for its step alone"
             slices, back = rank["wire"]
             assert slices < back or not slices, "or the two could be exchanged"
             slice_bytes = TOKENS * MICRO_BATCH * 32 * 4
@@ -136,9 +136,7 @@ def hand_made_update(config: RunConfig, steps: int) -> tuple[float, float, float
     norms = []
     for number in range(steps):
         before = {name: master.clone() for name, master in masters.items()}
-        _, report, batches = train_step(
-            parts, loader, config, TrainState(step=number, samples=number * SAMPLES), stop_requested=False
-        )
+        _, report, batches = train_step(parts, loader, config, TrainState(step=number, samples=number * SAMPLES), {})
         norm = math.sqrt(sum(gradient.double().square().sum().item() for gradient in gradients.values()))
         assert report.grad_norm == pytest.approx(norm, rel=1e-5)
         norms.append(norm)

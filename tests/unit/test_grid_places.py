@@ -43,7 +43,7 @@ def test_what_a_rank_sends_its_neighbour_hears_on_the_same_lane(pipeline: int, s
 
 
 def test_every_replica_has_one_owner_of_the_loss() -> None:
-    owners = [rank for rank in range(12) if place(3, rank, tensor=2, data=2).is_loss_owner]
+    owners = [rank for rank in range(12) if place(3, rank, tensor=2, data=2).owns_loss]
     assert owners == [8, 10]
 
 

@@ -21,7 +21,7 @@ def test_rates_are_over_all_steps_of_the_interval_and_of_one_device() -> None:
         tokens=10,
         forward_bytes=11,
         backward_bytes=12,
-        stop_requested=False,
+        votes={},
         seconds={},
     )
     timing = Timing(seconds=8.0, phases={phase: 2.0 * n for n, phase in enumerate(PHASES)}, steps=4, tokens=400)
