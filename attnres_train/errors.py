@@ -59,3 +59,8 @@ class Refused(Exception):
 def refuse(key: str, message: str, remedy: str) -> Refused:
     """A `Refused` about one problem, to be raised by the caller."""
     return Refused(Problem(key, message, remedy))
+
+
+def problems_as_json(problems: Sequence[Problem]) -> list[dict[str, str]]:
+    """As `--json` tells them."""
+    return [{"key": p.key, "message": p.message, "remedy": p.remedy} for p in problems]

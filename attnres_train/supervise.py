@@ -26,13 +26,10 @@ from attnres_train.config.overrides import separate
 from attnres_train.config.resolve import run_folder
 from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused
-from attnres_train.launch.process import end_with_parent
+from attnres_train.launch.options import SCRIPT_FLAGS
+from attnres_train.launch.process import STOP_SIGNALS, end_with_parent
 from attnres_train.launch.record import read_records
 from attnres_train.observe.claim import is_claimed
-
-OWN_FLAGS = ("--ranks", "--nodes", "--node-rank", "--node_rank", "--master", "--hostfile", "--no_ssh", "--join-seconds")
-"""Of the launch scripts; all else that begins so is an override."""
-
 
 SECONDS_FOR_RANKS = 600.0
 """How long ranks may save that have lost their launch, as long as those that were asked to stop."""
@@ -69,7 +66,7 @@ class Supervisor:
         self.command, self.folder = command, folder
         self.child: subprocess.Popen[bytes] | None = None
         self.asked = False
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._stop)
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
@@ -119,7 +116,7 @@ def folder_of(command: Sequence[str]) -> Path:
 
     Raises Refused where the configuration cannot be read.
     """
-    own, overrides = separate(command, OWN_FLAGS)
+    own, overrides = separate(command, SCRIPT_FLAGS)
     config = next((word for word in own if word.endswith(".toml")), command[-1])
     return run_folder(load(config, overrides).config, config)
 

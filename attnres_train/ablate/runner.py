@@ -15,10 +15,9 @@ from types import FrameType
 from attnres_train.ablate.grid import Grid, logs_folder
 from attnres_train.ablate.state import CheckedRun
 from attnres_train.errors import ExitCode
-from attnres_train.launch.process import end_with_parent
+from attnres_train.launch.process import STOP_SIGNALS, end_with_parent
 from attnres_train.plan.page import counted
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _POLL_SECONDS = 0.2
 
 

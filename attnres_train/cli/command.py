@@ -91,8 +91,3 @@ def ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks, 1 or more")
     return int(text)
-
-
-def problems_json(problems: Sequence[Problem]) -> list[dict[str, str]]:
-    """As every command prints them."""
-    return [{"key": p.key, "message": p.message, "remedy": p.remedy} for p in problems]

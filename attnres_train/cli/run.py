@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from attnres_train.cli import ablate, check, doctor, hostfile, import_zero, init, inspect, plan, report, verify
-from attnres_train.cli.command import RAW, Answer, Command, Parser, problems_json
+from attnres_train.cli.command import RAW, Answer, Command, Parser
 from attnres_train.config.overrides import separate
-from attnres_train.errors import ExitCode, Refused
+from attnres_train.errors import ExitCode, Refused, problems_as_json
 from attnres_train.strict_json import dumps
 from attnres_train.words import counted
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         answer = _answer(arguments)
     except Refused as refused:
-        _tell(Answer({"problems": problems_json(refused.problems)}, "", problems=refused.problems), in_json)
+        _tell(Answer({"problems": problems_as_json(refused.problems)}, "", problems=refused.problems), in_json)
         return ExitCode.REFUSED
     _tell(answer, in_json)
     return ExitCode.REFUSED if answer.problems else answer.code

@@ -10,8 +10,8 @@ from typing import Any
 from attnres_train.checkpoint.folder import checkpoints_folder, is_named, named_steps, readable
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.checkpoint.verify import damages, strangers
-from attnres_train.cli.command import Answer, Command, problems_json
-from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.cli.command import Answer, Command
+from attnres_train.errors import Problem, Refused, problems_as_json, refuse
 from attnres_train.paths import path_argument
 from attnres_train.plan.page import counted
 
@@ -67,7 +67,7 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     found, remedy = verify(options.path), "use another checkpoint of the run"
     problems = [Problem(entry["path"], text, remedy) for entry in found for text in entry["problems"]]
     whole = verify_text([entry for entry in found if not entry["problems"]])
-    return Answer({"checkpoints": found, "problems": problems_json(problems)}, whole, problems=problems)
+    return Answer({"checkpoints": found, "problems": problems_as_json(problems)}, whole, problems=problems)
 
 
 COMMAND = Command(

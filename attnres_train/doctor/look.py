@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
 from attnres_train.launch.names import is_own, resolve
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import device_file_text
-from attnres_train.plan.page import counted, table
+from attnres_train.plan.page import table
+from attnres_train.words import counted
 
 MIB = 1 << 20
 MOST_RANKS = 8
@@ -196,11 +197,7 @@ def _tool(name: str) -> str:
 
 
 def _word(path: Path) -> str:
-    return _quiet(lambda: path.read_text(encoding="utf-8").strip())
-
-
-def _quiet(read: Callable[[], str]) -> str:
     try:
-        return read()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""

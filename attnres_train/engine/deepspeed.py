@@ -114,7 +114,7 @@ class DeepSpeedEngine:
                 self._shards.set_state(logical, states[logical.name], updates)
         self._shards.refresh_weights()
 
-    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, **groups: Any) -> None:
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, /, **groups: Any) -> None:
         assert num_tokens is not None, "the loss is a mean over tokens"
         own = self.grid.groups
         last = dist.get_process_group_ranks(own.pp)[-1]

@@ -53,7 +53,7 @@ class Engine(StateSource, Protocol):
     def zero_grad(self) -> None:
         """Forget the gradients of the step before."""
 
-    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, **groups: Any) -> None:
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, /, **groups: Any) -> None:
         """What megatron-core's schedule calls after the last backward: gradients become those of the mean loss."""
 
     def step(self, learning_rate: float) -> Update:

@@ -73,7 +73,7 @@ class MegatronEngine:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
 
-    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, **groups: Any) -> None:
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, /, **groups: Any) -> None:
         finalize_model_grads(chunks, num_tokens, **groups)
 
     def step(self, learning_rate: float) -> Update:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -86,9 +87,12 @@ class Gatherer:
             for logical in self._logical
             if (owned := self._shards.owned_range(logical)) is not None
         }
-        everybody = [mine] * self._grid.data
-        dist.all_gather_object(everybody, mine, group=self._group)
-        return everybody
+        order = hashlib.sha256("\n".join(f"{p.name} {p.shape}" for p in self._logical).encode()).hexdigest()
+        everybody = [(order, mine)] * self._grid.data
+        dist.all_gather_object(everybody, (order, mine), group=self._group)
+        # By their place in this order parameters are dealt out, and sends and receives meet.
+        assert all(theirs == order for theirs, _ in everybody), "data-parallel ranks list parameters in another order"
+        return [ranges for _, ranges in everybody]
 
     def _collected(self, logical: LogicalParameter, shard: dict[Kind, Tensor] | None, kind: Kind) -> Tensor:
         """The whole fp32 tensor on the host, from the ranges of all data-parallel ranks."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnres_train.launch.names import Master
+from attnres_train.launch.process import LAUNCHER_STOPS
 
 ENTRY = "attnres_train.train"
 SHUTDOWN_SECONDS = 600
 """How long ranks that were asked to stop may save; torchrun's own patience is 30 s."""
 STORE_SECONDS = 120
 """How long torchrun's agents wait for each other once the nodes have met."""
-STOP_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
 FORWARDED = tuple("ATTNRES_ CUDA_ DS_ GLOO_ MASTER_ MLFLOW MV2 NCCL OMP_ PYTHON TORCH TRITON_ UCX".split())
 """Variables that start so go from the script to the ranks of other nodes under pdsh; the user's .deepspeed_env adds
 others. Under every other launch the ranks inherit the environment of the script on their node."""
@@ -79,7 +79,8 @@ def _torchrun(launch: Launch) -> list[str]:
         words += ["--master-addr", launch.master.host, "--master-port", str(launch.master.port)]
         words += ["--rdzv-conf", f"timeout={STORE_SECONDS}"]
     words += ["--max-restarts", "0", "--shutdown-timeout", str(SHUTDOWN_SECONDS)]
-    return [*words, "--signals-to-handle", STOP_SIGNALS, "-m", ENTRY, *launch.arguments]
+    signals = ",".join(number.name for number in LAUNCHER_STOPS)
+    return [*words, "--signals-to-handle", signals, "-m", ENTRY, *launch.arguments]
 
 
 def _deepspeed(launch: Launch) -> list[str]:

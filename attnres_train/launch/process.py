@@ -16,6 +16,11 @@ from attnres_train.launch.record import JOB
 
 PARENT = "ATTNRES_PARENT"
 """The environment variable by which ranks know the process that must be there: see `parent_mark`."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+"""By which scripts, ranks and whoever relaunches them are asked to save and end."""
+LAUNCHER_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+"""By which a launcher is asked to end its ranks. Torchrun heeds SIGQUIT unless told otherwise; to a rank it is a way to
+end at once with a core."""
 _PR_SET_PDEATHSIG = 1
 """prctl's request that the kernel signals this process when its parent ends (linux/prctl.h)."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from attnres_train.errors import ExitCode
+from attnres_train.launch.process import LAUNCHER_STOPS
 from attnres_train.launch.record import FAILURES, Record
 
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: \d+\)\s*$")
@@ -113,9 +114,6 @@ def first_cause(records: Collection[Record]) -> Record | None:
     return min(own, key=_time) if own else next(iter(others), None)
 
 
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
-
-
 def killed_launcher(code: int) -> int | None:
     """The signal that killed a launcher which ended with `code`, if it was no stop signal; None for other endings.
 
@@ -124,7 +122,7 @@ def killed_launcher(code: int) -> int | None:
     for number in (-code, 256 - code, code - 128):
         if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):
             return number
-    return -code if code < 0 and -code not in _STOPS else None
+    return -code if code < 0 and -code not in LAUNCHER_STOPS else None
 
 
 def judge(

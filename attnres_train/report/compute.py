@@ -9,22 +9,22 @@ from attnres_train.config.build import build
 from attnres_train.config.keys import all_keys
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Refused
-from attnres_train.report.run_folder import Run
+from attnres_train.report.run_folder import RunFiles
 from attnres_train.setup import Setup
 
 
-def flops_per_token(run: Run) -> float | None:
+def flops_per_token(run: RunFiles) -> float | None:
     """Model FLOPs a token; None where neither the run's facts nor its configuration tell."""
     return _fact(run, "flops_per_token")
 
 
-def parameters(run: Run) -> int | None:
+def parameters(run: RunFiles) -> int | None:
     """Parameters of the whole model; None likewise."""
     found = _fact(run, "parameters")
     return None if found is None else int(found)
 
 
-def _fact(run: Run, name: str) -> float | None:
+def _fact(run: RunFiles, name: str) -> float | None:
     found = run.facts.get(name)
     if isinstance(found, int | float):
         return found

@@ -32,7 +32,7 @@ MOST_LOOKS = 32
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFiles:
     """One run. `config` has values by dotted key, and is None where there is none that can be read."""
 
     label: str
@@ -58,7 +58,7 @@ class Run:
         return {one.removeprefix(f"{tag}/"): curve for one, curve in self.curves.items() if one.startswith(f"{tag}/")}
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[RunFiles]:
     """Every run, under names that tell them apart.
 
     Raises Refused with every folder that is no run.
@@ -73,14 +73,14 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     return [read_run(folder, label) for folder, label in zip(absolute, labels, strict=True)]
 
 
-def read_run(folder: Path, label: str) -> Run:
+def read_run(folder: Path, label: str) -> RunFiles:
     """What the files of `folder` say."""
     config, config_notes = _config(folder / "config.toml")
     facts, facts_notes = _facts(folder / FACTS)
     curves, metric_notes = _curves(folder / "metrics.jsonl")
     depth = _depth(folder / "depth.jsonl")
     notes = [*config_notes, *facts_notes, *metric_notes, *depth.notes]
-    return Run(label, folder, config, facts, curves, depth.looks, depth.taken, depth.alarms, notes)
+    return RunFiles(label, folder, config, facts, curves, depth.looks, depth.taken, depth.alarms, notes)
 
 
 def short_names(paths: Sequence[Sequence[str]]) -> list[str]:

@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from attnres_train.launch.process import end_with_parent, parent_has_ended
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+from attnres_train.launch.process import STOP_SIGNALS, end_with_parent, parent_has_ended
 
 
 class StopRequest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.reader import CheckpointReader
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.config.run_config import RunConfig
+from attnres_train.engine.interface import OptimizerState
+from attnres_train.engine.kinds import KINDS as ENGINE_KINDS
 from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import TrainState
@@ -84,6 +87,11 @@ def test_every_tensor_is_the_engines_in_a_process_without_ranks(
     assert {key for key, tensor in read.items() if tensor.shape[0] == VOCABULARY} == {
         f"{kind}/{table}" for kind in KINDS for table in TABLES[run]
     }
+
+
+def test_the_kinds_of_state_are_the_fields_of_it_in_their_order() -> None:
+    assert [kind.attribute for kind in ENGINE_KINDS] == [field.name for field in fields(OptimizerState)]
+    assert {kind.stored: kind.attribute for kind in ENGINE_KINDS} == KINDS
 
 
 def test_one_tensor_by_name_and_one_that_is_not_there(runs: tuple[Path, dict[str, dict[str, Tensor]]]) -> None:

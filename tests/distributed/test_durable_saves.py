@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
+from megatron.core import parallel_state
 
 from attnres_train.checkpoint.config import CheckpointConfig
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
@@ -19,10 +21,12 @@ from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.checkpoint.random_state import random_state_file
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.checkpoint.space import check_space
+from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import TrainState
-from tests.distributed.loop import run_loop
+from attnres_train.trainer.signals import StopRequest
+from tests.distributed.loop import SyntheticValidation, run_loop
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import tiny_config
 from tests.distributed.training import build_tiny
@@ -166,13 +170,36 @@ def test_what_a_save_will_take_is_known_before_the_first_step(tmp_path: Path) ->
         assert told.startswith("-1: ") and "are free" in told
 
 
-def test_a_run_saves_at_its_interval_and_keeps_what_was_asked(tmp_path: Path) -> None:
+class AskedAtStep3(StopRequest):
+    """A signal that came before the third step."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: None)
+        self.times = 0
+
+    def asked(self) -> bool:
+        self.times += 1
+        return self.times >= 3
+
+
+def stopped_and_gone_on_with(config: RunConfig, folder: Path) -> list[list[str]]:
+    """Names of the checkpoints after a run that was stopped, and after the one that goes on from there."""
+    names = []
+    for stop in (AskedAtStep3(), None):
+        run_loop(config, folder, stop, {"": SyntheticValidation(3)})
+        names.append(sorted(path.name for path in checkpoints_folder(folder).glob("step-*")))
+        parallel_state.destroy_model_parallel()
+    return names
+
+
+def test_a_run_saves_when_due_when_stopped_and_at_its_end_where_it_is_evaluated(tmp_path: Path) -> None:
     base = tiny_config("block")
     config = replace(
         base,
-        training=replace(base.training, steps=5),
+        training=replace(base.training, steps=5, eval_interval_steps=None),
         checkpoint=CheckpointConfig(interval_steps=2, keep=2),
     )
-    run_ranks(run_loop, 1, config, tmp_path)
-    names = sorted(path.name for path in checkpoints_folder(tmp_path).glob("step-*"))
-    assert names == [checkpoint_name(4), checkpoint_name(5)]
+    (names,) = run_ranks(stopped_and_gone_on_with, 1, config, tmp_path)
+    assert names == [[checkpoint_name(2), checkpoint_name(3)], [checkpoint_name(4), checkpoint_name(5)]]
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if "loss/valid" in record] == [5]

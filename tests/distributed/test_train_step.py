@@ -77,8 +77,12 @@ def counted(number: int) -> int:
     return int(sum(batch.loss_mask_BT.sum().item() for batch in step_batches(number)))
 
 
-@pytest.mark.parametrize("parallel", [{"tensor": 2}, {"pipeline": 2}], ids=["tensor 2 x data 2", "pipeline 2 x data 2"])
-def test_a_step_is_what_its_samples_and_the_schedule_say(parallel: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "parallel",
+    [{"tensor": 2}, {"pipeline": 2, "virtual": 2, "exact_gradients": True}],
+    ids=["tensor 2 x data 2", "pipeline 2 x virtual 2 x data 2, more back than forth"],
+)
+def test_a_step_is_what_its_samples_and_the_schedule_say(parallel: dict[str, Any]) -> None:
     """Rates, samples, tokens, votes and bytes: what `train_step` does beside the engine."""
     config = replace(tiny_config("block", **parallel), observe=ObserveConfig(log_interval_steps=2))
     found = run_ranks(two_by_two_steps, 4, config)
@@ -97,6 +101,7 @@ def test_a_step_is_what_its_samples_and_the_schedule_say(parallel: dict[str, int
             assert state.skipped_in_a_row == 0 and state.skipped_steps == 0
             assert report.votes == {"stop": int(index == ASKED)}, "one rank is enough, for its step alone"
             slices, back = rank["wire"]
+            assert slices < back or not slices, "or the two could be exchanged"
             slice_bytes = TOKENS * MICRO_BATCH * 32 * 4
             assert report.forward_bytes == slices * slice_bytes * MICRO_BATCHES
             assert report.backward_bytes == back * slice_bytes * MICRO_BATCHES

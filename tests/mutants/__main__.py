@@ -41,6 +41,8 @@ class Trial(NamedTuple):
     tree: Path
     pid: int
     began: float
+    before: str
+    """The file as it was."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,14 +127,15 @@ def _import_libraries() -> None:
 
 def _begun(mutant: Mutant, tree: Path) -> Trial:
     source = tree / mutant.file
-    mistaken = mutant.applied(source.read_text(encoding="utf-8"))
+    before = source.read_text(encoding="utf-8")
+    mistaken = mutant.applied(before)
     assert mistaken is not None, "the copy is of the tree"
     source.write_text(mistaken, encoding="utf-8")
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
         _end_with(lambda: _tested(mutant, tree))
-    return Trial(mutant, tree, pid, time.monotonic())
+    return Trial(mutant, tree, pid, time.monotonic(), before)
 
 
 def _end_with(run: Callable[[], int]) -> None:
@@ -167,7 +170,7 @@ def _ended(trial: Trial, limit: float) -> Verdict | None:
             return None
         os.killpg(trial.pid, signal.SIGKILL)
         os.waitpid(trial.pid, 0)
-    shutil.copy2(ROOT / trial.mutant.file, trial.tree / trial.mutant.file)
+    (trial.tree / trial.mutant.file).write_text(trial.before, encoding="utf-8")
     code = os.waitstatus_to_exitcode(status) if pid else COLLECTED_AND_FAILED
     word = {0: "survived", COLLECTED_AND_FAILED: "caught"}.get(code, "broken")
     told = "".join(_output(trial.tree).read_text(errors="replace")[-2000:]) if word == "broken" else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnres_train.entry import quietly
+from attnres_train.console_encoding import quietly
 from attnres_train.launch import start
 from data_tools.command import run_tool, tool_parser
 

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from attnres_train.observe.config import ObserveConfig
 from attnres_train.observe.metrics import Peaks, Timing, step_metrics, validation_metrics
 from attnres_train.observe.phases import PHASES
 from attnres_train.progress import LossSum, StepReport, TrainState
@@ -50,3 +51,9 @@ def test_sets_count_by_their_tokens_and_bits_by_their_bytes() -> None:
     assert (found["loss/valid/a"], found["loss/valid/b"]) == (2.0, 5.0)
     bits = {name: loss / math.log(2) / size for name, loss, size in (("", 30, 28), ("/a", 20, 20), ("/b", 10, 8))}
     assert {name: found[f"loss/valid_bits_per_byte{name}"] for name in bits} == pytest.approx(bits)
+
+
+def test_a_step_is_recorded_when_it_is_due_or_was_skipped() -> None:
+    observe = ObserveConfig(log_interval_steps=3)
+    assert [step for step in range(1, 8) if observe.records(step, applied=True)] == [3, 6]
+    assert [step for step in range(1, 8) if observe.records(step, applied=step != 4)] == [3, 4, 6]

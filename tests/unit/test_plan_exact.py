@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.parallel.schedule import Schedule
+from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan import plan
+from attnres_train.plan.memory import worst_rank_memory
+from attnres_train.plan.simulate import TurnSeconds, play
 from attnres_train.plan.speeds import Link, Machine, Rates
 from tests.unit.config_files import flags, small
 
@@ -207,3 +212,18 @@ def test_figures_of_the_page_are_of_all_replicas_and_all_nodes(tmp_path: Path) -
     assert found.time.model_flops_utilisation == pytest.approx(flops / (found.time.step_seconds * 4 * 1e13), rel=1e-12)
     assert found.time.device_hours == pytest.approx(4 * 20 * found.time.step_seconds / 3600, rel=1e-12)
     assert found.time.checkpoint_seconds == pytest.approx(found.checkpoint.total_bytes / 2e9, rel=1e-12)
+
+
+def test_history_on_a_middle_stage_is_what_came_waits_and_goes_back(tmp_path: Path) -> None:
+    """Three stages of two layers, a block each: 3 slices come in, 5 go on, two micro-batches are in flight."""
+    found = planned(tmp_path, 3, None, parallel__pipeline=3, model__num_layers=6)
+    slices = [worst_rank_memory(found.setup, [rank]).depth_history / (TOKENS * WIDTH * 4) for rank in range(3)]
+    assert slices == [0 + 3, 2 * 3 + 5 + 3, 1 * 5 + 5]
+
+
+def test_a_message_takes_the_latency_of_the_link_it_crosses_both_ways() -> None:
+    """Of the link into each stage: 5 s into the second, 7 into the third."""
+    wire = WirePlan(DepthLayout(6, "block", 2), (1, 1, 1), 3)
+    hops, nothing = (0.0, 0.5, 0.25), (0.0, 0.0, 0.0)
+    costs = TurnSeconds((1.0,) * 3, (2.0,) * 3, hops, hops, nothing, (0.0, 5.0, 7.0), ahead=False)
+    assert play(Schedule(3, 1, 1), wire, costs).seconds == 3 * 3.0 + 2 * (0.5 + 5 + 0.25 + 7)
