@@ -11,7 +11,7 @@ def main() -> int:
     """The console command."""
 
     def command() -> int:
-        from attnres_train.cli import main as run
+        from attnres_train.cli.run import main as run
 
         return run()
 

@@ -72,15 +72,12 @@ class StepReport:
     tokens: int
     forward_bytes: int
     backward_bytes: int
-    stop_requested: bool
+    votes: Mapping[str, int]
+    """How many ranks voted so, by the names that the step was given."""
     seconds: Mapping[str, float]
     """By phase, of this rank: `data` (waiting for its samples, which are read while the step before runs), `forward`,
     `backward`, `waiting` (for the neighbours in the pipeline), `reduction` (of gradients), `optimizer`."""
     not_finite: tuple[str, ...] = ()
     """Of a skipped step: which ranks had a loss that is not finite, on which samples."""
-    writing_ranks: int = 0
-    """Ranks that still write a checkpoint."""
-    failed_ranks: int = 0
-    """Ranks on which writing one has failed."""
     kept_bytes: int = 0
     """The most of the depth history that this rank kept at once."""

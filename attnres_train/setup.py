@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 from attnres_train.config.resolve import vocabulary_size
 from attnres_train.config.run_config import RunConfig
@@ -23,6 +24,8 @@ from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.split import balanced_split, head_cost_in_layers, stage_layers
 from attnres_train.parallel.wire import WirePlan
 
+FACTS = "facts.json"
+"""Of a run folder: `Setup.facts`."""
 FP32_BYTES = 4
 _GROUPS_TO_PEAK = 4
 ELEMENT_BYTES = {"fp32": FP32_BYTES, "bf16": 2}
@@ -181,6 +184,17 @@ class Setup:
     def step_flops(self) -> int:
         """Model FLOPs of a step."""
         return self.step_tokens * self.flops_per_token
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a run says of its model beside its configuration, for who reads its folder."""
+        names = ("parameters", "flops_per_token", "vocabulary", "padded_vocabulary", "layers_per_stage")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def parameters(self) -> int:
+        """Elements of the whole model's."""
+        return self.description.parameters
 
     @property
     def slice_shape(self) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from attnres_train.plan.page import counted
 from attnres_train.report.compute import flops_per_token, parameters, run_config
 from attnres_train.report.depth_charts import profile
 from attnres_train.report.facts import gradient_spread, partial_growth
-from attnres_train.report.run_folder import Run, read_run
+from attnres_train.report.run_folder import RunFiles, read_run
 
 SIZES: Mapping[str, Callable[[ReaderLook], float | None]] = {
     "input_rms": lambda reader: reader.input_rms,
@@ -42,7 +42,7 @@ class Finished:
     """A run that reached its last step. `curve` is None where nothing was evaluated there, or compute is not known."""
 
     seed: int
-    run: Run
+    run: RunFiles
     curve: LossCurve | None
 
 
@@ -104,7 +104,7 @@ def results_of(grid: Grid) -> Results:
     return Results(cells, finished, unfinished)
 
 
-def why_unfinished(run: Run) -> str | None:
+def why_unfinished(run: RunFiles) -> str | None:
     """None for a run whose last step is logged."""
     steps = (run.config or {}).get("training.steps")
     training = run.curve("loss/train")
@@ -115,7 +115,7 @@ def why_unfinished(run: Run) -> str | None:
     return None
 
 
-def curve_of(run: Run) -> LossCurve | None:
+def curve_of(run: RunFiles) -> LossCurve | None:
     """The validation curve, up to the last step; None without an evaluation there.
 
     A loss that is not finite is left out, for no compute can be read off beside it; the last one stays: it diverged.
@@ -173,7 +173,7 @@ def _gaps(one: Finished) -> Iterator[str]:
         yield f"seed {one.seed}: {counted(lost, 'validation loss')} on the way not finite, left out of the curve"
 
 
-def _depth_flops_share(run: Run) -> float | None:
+def _depth_flops_share(run: RunFiles) -> float | None:
     config, flops = run_config(run.config), flops_per_token(run)
     return None if config is None or flops is None else depth_flops_per_token(config.model, config.residual) / flops
 
@@ -184,7 +184,7 @@ def _step_time_ratio(own: Sequence[Finished], reference: Sequence[Finished]) -> 
     return _of_sizes([mine / other for mine, other in pairs])
 
 
-def _median_step(run: Run) -> float | None:
+def _median_step(run: RunFiles) -> float | None:
     curve = run.curve("time/step_seconds")
     return None if curve is None else float(np.nanmedian(curve.values))
 

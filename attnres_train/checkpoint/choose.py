@@ -55,7 +55,7 @@ def choose_checkpoint(resume: str, run_folder: Path, grid: Grid) -> Choice | Non
 
 def _agree_on_candidates(resume: str, run_folder: Path, grid: Grid) -> tuple[list[Path], list[Problem]]:
     answer: list[tuple[list[Path], list[Problem]]] = [([], [])]
-    if grid.rank == 0:
+    if grid.keeps_run:
         try:
             answer = [(candidates(resume, run_folder), [])]
         except Refused as refusal:
@@ -67,7 +67,7 @@ def _agree_on_candidates(resume: str, run_folder: Path, grid: Grid) -> tuple[lis
 def _look_at(folder: Path, grid: Grid) -> tuple[Manifest | None, list[str]]:
     """The manifest, and what is wrong with the files, which the ranks share between them."""
     answer: list[tuple[Manifest | None, list[str]]] = [(None, [])]
-    if grid.rank == 0:
+    if grid.keeps_run:
         try:
             answer = [(read_manifest(folder), [])]
         except Refused as refusal:

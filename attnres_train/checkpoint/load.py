@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from attnres_train.checkpoint.fit import Difference, differences, told
-from attnres_train.checkpoint.manifest import Manifest
-from attnres_train.checkpoint.metadata import METADATA_FILE, read_metadata
+from attnres_train.checkpoint.manifest import Manifest, SavedGrid
+from attnres_train.checkpoint.metadata import METADATA_FILE
 from attnres_train.checkpoint.plain import NotPlain
 from attnres_train.checkpoint.random_state import (
     random_state_file,
@@ -20,6 +19,7 @@ from attnres_train.checkpoint.random_state import (
     read_random_state,
     set_random_state,
 )
+from attnres_train.checkpoint.reader import ANOTHER, NOBODY_KNOWS, described
 from attnres_train.checkpoint.sharded import (
     SMALL_FILES,
     CheckpointFailure,
@@ -47,7 +47,7 @@ def load_checkpoint(
 
     Raises Refused, listing every difference, where it does not fit.
     """
-    parts = _stored_parts(folder, manifest)
+    parts = set(described(folder, manifest).state_dict_metadata)
     streams = _read_together(folder, manifest, grid)
     shapes = {name: record.shape for name, record in whole_tensors(engine.parameters(), grid).items()}
     found = differences(manifest, parts, shapes, fingerprints, settings)
@@ -59,19 +59,6 @@ def load_checkpoint(
         set_random_state(streams)
     fields = {name: getattr(manifest, name) for name in TrainState().as_dict()}
     return TrainState(**fields), found
-
-
-def _stored_parts(folder: Path, manifest: Manifest) -> set[str]:
-    try:
-        return set(read_metadata(folder, manifest.files).state_dict_metadata)
-    except UnpicklingError as error:
-        raise refuse(str(folder), f"its metadata hold {error}", _NOBODY_KNOWS) from error
-    except Exception as error:  # damaged bytes can say anything
-        raise refuse(str(folder), f"its metadata cannot be read: {error}", _ANOTHER) from error
-
-
-_NOBODY_KNOWS = "do not use it: nobody knows what it would do"
-_ANOTHER = "use another checkpoint of the run"
 
 
 def _read_together(folder: Path, manifest: Manifest, grid: Grid) -> dict[str, Tensor] | None:
@@ -87,14 +74,14 @@ def _read_together(folder: Path, manifest: Manifest, grid: Grid) -> dict[str, Te
         if same_grid:
             streams = read_random_state(folder / name)
             _try_streams(streams, name)
-        if grid.rank == 0:
+        if grid.keeps_run:
             check_small_files(folder)
     except NotPlain as reason:
         told.append(str(reason))
     everybody: list[list[str]] = [[]] * grid.world_size
     dist.all_gather_object(everybody, told, group=grid.control)
     if problems := list(dict.fromkeys(text for part in everybody for text in part)):
-        raise Refused([Problem(str(folder), text, _NOBODY_KNOWS) for text in problems])
+        raise Refused([Problem(str(folder), text, NOBODY_KNOWS) for text in problems])
     return streams
 
 
@@ -121,9 +108,10 @@ def _import(folder: Path, manifest: Manifest, engine: Engine, grid: Grid, found:
     try:
         states = load_states(folder, manifest.files, stored, grid, without=zero)
     except CheckpointFailure as failure:
-        raise refuse(str(folder), f"cannot be read: {failure}", _ANOTHER) from failure
+        raise refuse(str(folder), f"cannot be read: {failure}", ANOTHER) from failure
     engine.import_state(states, manifest.optimizer_updates)
 
 
 def _same_grid(manifest: Manifest, grid: Grid) -> bool:
-    return manifest.grid[:4] == (grid.parallel.tensor, grid.parallel.pipeline, grid.parallel.virtual, grid.data)
+    """Whether ranks stand where they stood; dividing sequences moves no random stream."""
+    return manifest.grid._replace(sequence=0) == SavedGrid.of(grid)._replace(sequence=0)

@@ -8,7 +8,7 @@ import re
 import zlib
 from dataclasses import asdict, field
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
@@ -17,6 +17,9 @@ from attnres_train.checkpoint.checksum import FileRecord, hexadecimal
 from attnres_train.errors import refuse
 from attnres_train.progress import LossSum
 
+if TYPE_CHECKING:
+    from attnres_train.parallel.grid import Grid
+
 FORMAT = 2
 FILE_NAME = "manifest.json"
 _NAMED = re.compile(r"step-(\d{8,})")
@@ -24,7 +27,7 @@ _OWN_CHECKSUM = re.compile(rb'"crc32_of_manifest": "([0-9a-f]{8})"')
 _ZEROS = b'"crc32_of_manifest": "00000000"'
 
 
-class Grid(NamedTuple):
+class SavedGrid(NamedTuple):
     """Degrees of the run that saved; `sequence` is 0 or 1."""
 
     tensor: int
@@ -32,6 +35,12 @@ class Grid(NamedTuple):
     virtual: int
     data: int
     sequence: int
+
+    @classmethod
+    def of(cls, grid: Grid) -> SavedGrid:
+        """The degrees of a running grid."""
+        parallel = grid.parallel
+        return cls(parallel.tensor, parallel.pipeline, parallel.virtual, grid.data, int(parallel.sequence))
 
 
 class TensorRecord(NamedTuple):
@@ -73,7 +82,7 @@ class Manifest:
     skipped_in_a_row: Count
     optimizer_updates: Count
     created: Annotated[str, AfterValidator(_printable)]
-    grid: Grid
+    grid: SavedGrid
     layers_per_stage: list[int]
     versions: dict[str, str]
     tensors: dict[str, TensorRecord]
@@ -144,7 +153,7 @@ def read_manifest(folder: Path) -> Manifest:
             what = f"{FILE_NAME} has format {fields.get('format')}, this version reads {FORMAT}"
             raise refuse(str(path), what, "use the version that wrote it")
         fields.pop("crc32_of_manifest", None)
-        fields["grid"] = Grid(**fields["grid"])
+        fields["grid"] = SavedGrid(**fields["grid"])
         fields["files"] = {name: FileRecord(**record) for name, record in fields["files"].items()}
         fields["tensors"] = {
             name: TensorRecord(tuple(record.pop("shape")), **record) for name, record in fields["tensors"].items()

@@ -39,13 +39,13 @@ from attnres_train.checkpoint.folder import (
     remove_leftovers,
     replace_published,
 )
-from attnres_train.checkpoint.manifest import Grid as SavedGrid
-from attnres_train.checkpoint.manifest import Manifest, write_manifest
+from attnres_train.checkpoint.manifest import Manifest, SavedGrid, write_manifest
 from attnres_train.checkpoint.random_state import random_streams, save_random_state
-from attnres_train.checkpoint.sharded import KINDS, PendingStates, whole_tensors
+from attnres_train.checkpoint.sharded import PendingStates, whole_tensors
 from attnres_train.checkpoint.verify import damages
 from attnres_train.durable import flush_folder
 from attnres_train.engine.interface import OptimizerState, StateSource
+from attnres_train.engine.kinds import KINDS
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
@@ -68,9 +68,6 @@ class Written(NamedTuple):
 
     done: bool
     failure: str | None
-
-
-NOTHING_TO_WRITE = Written(True, None)
 
 
 @dataclass
@@ -105,7 +102,7 @@ class CheckpointSave:
         checkpoints = checkpoints_folder(run_folder)
         partial = partial_folder(checkpoints, state.step)
         notes: list[str] = []
-        failure = _make_room(checkpoints, partial, notes) if grid.rank == 0 else None
+        failure = _make_room(checkpoints, partial, notes) if grid.keeps_run else None
         vote(grid, failure, partial)
         manifest = _manifest(engine, grid, state, identity)
         states = engine.export_share()
@@ -138,7 +135,7 @@ class CheckpointSave:
         done, failure = self.written()
         vote(self.grid, failure, self.partial)
         assert done, "published before it was written"
-        parts: list[Any] | None = [None] * self.grid.world_size if self.grid.rank == 0 else None
+        parts: list[Any] | None = [None] * self.grid.world_size if self.grid.keeps_run else None
         dist.gather_object((self._records, self.pending.results), parts, group=self.grid.control)
         failure = None
         if parts is not None:
@@ -159,7 +156,7 @@ class CheckpointSave:
         told = [text for text in damages_told if text is not None]
         if told:
             raise RuntimeError(f"checkpoint {self.published} reads back differently: {'; '.join(told)}")
-        if self.grid.rank == 0:
+        if self.grid.keeps_run:
             # Where even the list of them cannot be read, the log has it, and the run goes on.
             _in_words(lambda: self.notes.extend(keep_newest(self.published.parent, keep, upto=self.state.step)))
 
@@ -174,7 +171,7 @@ class CheckpointSave:
 
     def _write_part(self, states: Mapping[str, OptimizerState]) -> None:
         for name, part in states.items():
-            if not all(_is_finite(getattr(part, kind)) for kind in KINDS.values()):
+            if not all(_is_finite(kind.of(part)) for kind in KINDS):
                 raise ValueError(f"{name} or its optimizer state is not finite")
         self._records = {**self.pending.write(), **save_random_state(self.partial, self.streams, self.grid.rank)}
 
@@ -243,7 +240,7 @@ def vote(grid: Grid, failure: str | None, partial: Path) -> None:
     dist.all_gather_object(failures, failure, group=grid.control)
     told = [text for text in failures if text is not None]
     if told:
-        if grid.rank == 0:
+        if grid.keeps_run:
             shutil.rmtree(partial, ignore_errors=True)  # gives the space back; what is left goes with the next save
         what = f"checkpoint {partial} was not published: {'; '.join(dict.fromkeys(told))}"
         raise RuntimeError(f"{what}. The same command goes on from the newest whole checkpoint in {partial.parent}")
@@ -255,18 +252,11 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _manifest(engine: StateSource, grid: Grid, state: TrainState, identity: RunIdentity) -> Manifest:
-    parallel = grid.parallel
     return Manifest(
         **state.as_dict(),
         optimizer_updates=engine.updates,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        grid=SavedGrid(
-            tensor=parallel.tensor,
-            pipeline=parallel.pipeline,
-            virtual=parallel.virtual,
-            data=grid.data,
-            sequence=int(parallel.sequence),
-        ),
+        grid=SavedGrid.of(grid),
         layers_per_stage=list(identity.layers_per_stage),
         versions={
             "attnres_train": __version__,

@@ -45,10 +45,9 @@ from attnres_train.checkpoint.metadata import METADATA_FILE, SafeReader
 from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 from attnres_train.durable import flush_file
 from attnres_train.engine.interface import OptimizerState
+from attnres_train.engine.kinds import KINDS
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.parallel.grid import Grid
-
-KINDS = {"weight": "master", "first_moment": "first_moment", "second_moment": "second_moment"}
 
 
 class PendingStates:
@@ -66,7 +65,7 @@ class PendingStates:
 
     def _agree(self, state_dict: dict[str, Any]) -> SavePlan:
         """torch's protocol: every rank's plan, made one by rank 0, and each rank's part of it back."""
-        group, first = self._grid.control, self._grid.rank == 0
+        group, first = self._grid.control, self._grid.keeps_run
         self._planner.set_up_planner(state_dict, self._writer.storage_meta(), first)
         self._writer.set_up_storage_writer(first, rank=self._grid.rank, use_collectives=True)
         mine = self._writer.prepare_local_plan(self._planner.create_local_plan())
@@ -167,25 +166,22 @@ def load_states(
 
     `without` has keys such as `first_moment/NAME` that are zero instead. Loading runs no code.
     """
-    whole = {f"{kind}/{p.name}": torch.zeros(p.shape, dtype=torch.float32) for p in parameters for kind in KINDS}
+    whole = {f"{kind.stored}/{p.name}": torch.zeros(p.shape, dtype=torch.float32) for p in parameters for kind in KINDS}
     sharded = {
-        f"{kind}/{p.name}/{index}": piece
+        f"{kind.stored}/{p.name}/{index}": piece
         for p in parameters
         for kind in KINDS
-        if f"{kind}/{p.name}" not in without
-        for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, whole[f"{kind}/{p.name}"], grid))
+        if f"{kind.stored}/{p.name}" not in without
+        for index, piece in enumerate(_pieces(f"{kind.stored}/{p.name}", p, whole[f"{kind.stored}/{p.name}"], grid))
     }
     loaded = _read(folder, files, sharded)
     for p in parameters:
         for kind in KINDS:
-            key = f"{kind}/{p.name}"
+            key = f"{kind.stored}/{p.name}"
             for index, piece in enumerate(p.sharding.pieces(grid.tensor_rank, grid.parallel.tensor)):
                 if key not in without:
                     _local(whole[key], p, piece.local).copy_(loaded[f"{key}/{index}"])
-    return {
-        p.name: OptimizerState(**{attribute: whole[f"{kind}/{p.name}"] for kind, attribute in KINDS.items()})
-        for p in parameters
-    }
+    return {p.name: OptimizerState(*(whole[f"{kind.stored}/{p.name}"] for kind in KINDS)) for p in parameters}
 
 
 def _read(folder: Path, files: Collection[str], sharded: dict[str, ShardedTensor]) -> dict[str, Tensor]:
@@ -264,11 +260,11 @@ def _torch_state_dict(
 ) -> dict[str, Any]:
     """The pieces that this rank holds, as torch's planner wants them."""
     sharded = {
-        f"{kind}/{p.name}/{index}": piece
+        f"{kind.stored}/{p.name}/{index}": piece
         for p in parameters
         if p.name in states
-        for kind, attribute in KINDS.items()
-        for index, piece in enumerate(_pieces(f"{kind}/{p.name}", p, getattr(states[p.name], attribute), grid))
+        for kind in KINDS
+        for index, piece in enumerate(_pieces(f"{kind.stored}/{p.name}", p, kind.of(states[p.name]), grid))
     }
     validate_sharding_integrity(determine_global_metadata(sharded)[1])
     by_key, _flat, _renamed = _replace_state_dict_keys_with_sharded_keys(sharded, True)

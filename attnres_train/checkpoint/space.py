@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from attnres_train.checkpoint.sharded import KINDS
 from attnres_train.engine.interface import StateSource
+from attnres_train.engine.kinds import KINDS
 from attnres_train.errors import Problem, Refused
 from attnres_train.parallel.grid import Grid
 
@@ -26,7 +26,7 @@ def check_space(checkpoints: Path, engine: StateSource, grid: Grid) -> None:
 
     A collective. Raises Refused on every rank, with what each found.
     """
-    if grid.rank == 0:
+    if grid.keeps_run:
         with suppress(OSError):  # the attempt below says why, in words
             checkpoints.mkdir(parents=True, exist_ok=True)
     dist.barrier(group=grid.control)
@@ -36,7 +36,7 @@ def check_space(checkpoints: Path, engine: StateSource, grid: Grid) -> None:
     dist.all_gather_object(found, (mine, _try(checkpoints, grid.rank, mine)), group=grid.control)
     needed = sum(size for size, _ in found)
     told = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(found) if text is not None]
-    free = [shutil.disk_usage(checkpoints).free if grid.rank == 0 and not told else None]
+    free = [shutil.disk_usage(checkpoints).free if grid.keeps_run and not told else None]
     dist.broadcast_object_list(free, src=0, group=grid.control)
     if free[0] is not None and free[0] < needed:
         told.append(f"a checkpoint takes about {needed / _GIB:.3g} GiB, {free[0] / _GIB:.3g} GiB are free")

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnres_train.ablate.grid import GRID_HELP, Grid, read_grid
-from attnres_train.cli.command import JSON, Answer, Command, option
+from attnres_train.cli.command import Answer, Command
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.paths import path_argument
 
-_EPILOG = f"""\
+ABLATE = f"""\
 Runs that differ in few keys, each in a folder of its own, and a report of what the difference makes. All
 configurations are checked before any run starts. Run again, it skips what is done and goes on with what was
 interrupted; SIGTERM or SIGINT saves and ends.
@@ -28,8 +28,8 @@ others went on), 2 refused before any run, 3 stopped on a signal.
 """
 
 
-def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
-    """Run what is not done and write the report; what it says.
+def _ablate(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """Run what is not done and write the report.
 
     Raises Refused where the grid or one of its configurations is wrong, and where another ablate runs in its folder.
     """
@@ -80,14 +80,15 @@ def _half(one: Mapping[str, Any]) -> str:
     return "" if one["high"] is None else f" ± {one['high'] - one['mean']:.4f}"
 
 
+def _options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("grid", metavar="GRID.toml", type=path_argument)
+    command.add_argument("--report-only", action="store_true", help="start nothing; report what is there")
+
+
 COMMAND = Command(
-    "ablate",
-    "run a grid of configurations and compare them, with intervals over seeds",
-    (
-        option("grid", metavar="GRID.toml", type=path_argument),
-        option("--report-only", action="store_true", help="start nothing; report what is there"),
-        JSON,
-    ),
-    answer,
-    epilog=_EPILOG,
+    name="ablate",
+    help="run a grid of configurations and compare them, with intervals over seeds",
+    answer=_ablate,
+    options=_options,
+    epilog=ABLATE,
 )

@@ -1,4 +1,4 @@
-"""`attnres check`: a configuration held against every rule."""
+"""`attnres check`: a configuration against every rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnres_train.cli.command import Answer, command_of_configuration, option
+from attnres_train.cli.command import OVERRIDES, Answer, Command, add_configuration
 from attnres_train.config.load import COMMAND_LINE, DEFAULT, Loaded, load, load_checked
 from attnres_train.config.resolve import run_folder
 from attnres_train.errors import Refused
@@ -14,8 +14,12 @@ from attnres_train.observe.claim import SECONDS_TO_END, refuse_in_use
 from attnres_train.words import counted
 
 
-def answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
-    """That it is sound, what it consists of and what is worth knowing of it; Refused with all its problems."""
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_configuration(parser)
+    parser.add_argument("--idle", action="store_true", help="refuse also where a run is writing to the run folder")
+
+
+def _check(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     if options.idle:
         _refuse_in_use(options.config, overrides)
     loaded = load_checked(options.config, overrides, options.world, "check")
@@ -23,10 +27,10 @@ def answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     origins = list(loaded.origins.values())
     given, defaults = origins.count(COMMAND_LINE), origins.count(DEFAULT)
     world = loaded.config.parallel.model_ranks if options.world is None else options.world
-    told = f"{given} from the command line, {counted(defaults, 'default')}"
     lines = [
         f"{options.config}: no problem on {counted(world, 'rank')}",
-        f"  {counted(len(origins) - given - defaults, 'key')} from the file, {told}",
+        f"  {counted(len(origins) - given - defaults, 'key')} from the file, {given} from the command line, "
+        f"{counted(defaults, 'default')}",
         *(f"  note: {note}" for note in notes),
     ]
     return Answer({"problems": [], "notes": notes}, "\n".join(lines))
@@ -50,7 +54,13 @@ def _notes(loaded: Loaded) -> list[str]:
     return [*loaded.notes, *open_corpora(loaded.config).notes]
 
 
-IDLE = option("--idle", action="store_true", help="refuse also where a run is writing to the run folder")
-COMMAND = command_of_configuration(
-    "check", "hold a configuration against every rule, all problems at once", "[--idle]", [IDLE], answer
+COMMAND = Command(
+    name="check",
+    help="hold a configuration against every rule, all problems at once",
+    answer=_check,
+    options=_options,
+    epilog=OVERRIDES.format(command="check"),
+    usage="attnres check CONFIG.toml [--world N] [--idle] [--json] [--section.key value ...]",
+    describes=True,
+    own_flags=("--world", "--idle"),
 )

@@ -1,37 +1,44 @@
-"""`attnres hostfile`: a hostfile held against its grammar."""
+"""`attnres hostfile`: whether these are the nodes."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 
-from attnres_train.cli.command import JSON, Answer, Command, option
-from attnres_train.launch.hostfile import read_hostfile
+from attnres_train.cli.command import Answer, Command
+from attnres_train.launch.hostfile import Host, read_hostfile
 from attnres_train.launch.names import resolve_all
 from attnres_train.paths import path_argument
 from attnres_train.words import counted
 
-_EPILOG = """\
+HOSTFILE = """\
 Holds a hostfile (`host slots=N` a line) against its grammar, and resolves its names.
 
   attnres hostfile hosts.txt
 """
 
 
-def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
+def _options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("path", metavar="FILE", type=path_argument)
+
+
+def _hostfile(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     """What a sound hostfile says."""
-    hosts = read_hostfile(options.path)
+    path, hosts = options.path, read_hostfile(options.path)
     resolve_all(hosts)
-    total = sum(host.slots for host in hosts)
-    lines = [f"{options.path}: {counted(len(hosts), 'node')}, {counted(total, 'rank')}"]
-    lines += [f"  node {node}: {host.name}, {counted(host.slots, 'rank')}" for node, host in enumerate(hosts)]
-    return Answer({"hosts": [host._asdict() for host in hosts], "ranks": total}, "\n".join(lines))
+    ranks = sum(host.slots for host in hosts)
+    lines = [f"{path}: {counted(len(hosts), 'node')}, {counted(ranks, 'rank')}", *map(_line, range(len(hosts)), hosts)]
+    return Answer({"hosts": [host._asdict() for host in hosts], "ranks": ranks}, "\n".join(lines))
+
+
+def _line(number: int, host: Host) -> str:
+    return f"  node {number}: {host.name}, {counted(host.slots, 'rank')}"
 
 
 COMMAND = Command(
-    "hostfile",
-    "hold a hostfile against its grammar, every fault with its line",
-    (option("path", metavar="FILE", type=path_argument), JSON),
-    answer,
-    epilog=_EPILOG,
+    name="hostfile",
+    help="hold a hostfile against its grammar, every fault with its line",
+    answer=_hostfile,
+    options=_options,
+    epilog=HOSTFILE,
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.cli.command import CONFIG, JSON, Answer, Command, option
+from attnres_train.cli.command import Answer, Command
 from attnres_train.config.load import Loaded, load_checked
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
@@ -18,8 +18,8 @@ from attnres_train.errors import Problem, Refused
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.paths import path_argument
+from attnres_train.plan.page import counted
 from attnres_train.progress import TrainState
-from attnres_train.words import counted
 
 if TYPE_CHECKING:
     from attnres_train.importing.checkpoint import ZeroCheckpoint
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from attnres_train.model.sharding import Sharding
     from attnres_train.parallel.grid import Grid
 
-_EPILOG = """\
+IMPORT = """\
 Reads a checkpoint that DeepSpeed wrote under ZeRO-1, -2 or -3 of the model that CONFIG.toml describes, and writes one
 of this package's into the run folder: weights, fp32 masters, both moments, step and position in the data. Then launch
 the run as usual. Nothing is written if anything is wrong, and loading runs no code.
@@ -35,8 +35,6 @@ the run as usual. Nothing is written if anything is wrong, and loading runs no c
   attnres import deepspeed-checkpoints my.toml
   attnres import deepspeed-checkpoints my.toml --tag global_step1000 --samples 256000
 """
-
-_USAGE = "attnres import DEEPSPEED_FOLDER CONFIG.toml [--tag TAG] [--samples N] [--json] [--section.key value ...]"
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,16 @@ class Imported:
     notes: Sequence[str]
 
 
-def answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
-    """Import as the options say; what was done. Raises Refused."""
+def _options(command: argparse.ArgumentParser) -> None:
+    given = "what save_checkpoint was given"
+    command.add_argument("folder", metavar="DEEPSPEED_FOLDER", type=path_argument, help=given)
+    command.add_argument("config", metavar="CONFIG.toml", type=path_argument)
+    command.add_argument("--tag", help="which checkpoint; default: the one that the file `latest` names")
+    samples = "where in the data to go on; default: the global_samples that DeepSpeed counted"
+    command.add_argument("--samples", type=_count, metavar="N", help=samples)
+
+
+def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     loaded = load_checked(options.config, overrides, None, "check")
     done = import_zero(options.folder, loaded, options.tag, options.samples)
     return Answer(_as_json(done), _as_text(done))
@@ -220,22 +226,11 @@ def _count(text: str) -> int:
 
 
 COMMAND = Command(
-    "import",
-    "go on from a ZeRO checkpoint that DeepSpeed itself wrote",
-    (
-        option("folder", metavar="DEEPSPEED_FOLDER", type=path_argument, help="what save_checkpoint was given"),
-        CONFIG,
-        option("--tag", help="which checkpoint; default: the one that the file `latest` names"),
-        option(
-            "--samples",
-            type=_count,
-            metavar="N",
-            help="where in the data to go on; default: the global_samples that DeepSpeed counted",
-        ),
-        JSON,
-    ),
-    answer,
-    epilog=_EPILOG,
-    usage=_USAGE,
-    overrides=True,
+    name="import",
+    help="go on from a ZeRO checkpoint that DeepSpeed itself wrote",
+    answer=_answer,
+    options=_options,
+    epilog=IMPORT,
+    usage="attnres import DEEPSPEED_FOLDER CONFIG.toml [--tag TAG] [--samples N] [--json] [--section.key value ...]",
+    own_flags=("--tag", "--samples"),
 )

@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnres_train.cli.command import JSON, Answer, Command, option, ranks
+from attnres_train.cli.command import Answer, Command, ranks
 from attnres_train.errors import refuse
 from attnres_train.paths import path_argument
 from attnres_train.starter.rules import TOKENS_A_PARAMETER
 from attnres_train.starter.shape import read_size
 from attnres_train.words import counted
 
-_EPILOG = """\
+INIT = """\
 Writes a complete configuration for a prepared corpus: a model of the size, batch and rates by published rules that it
 states, and the fastest layout for the ranks. It passes `attnres check`; every number is yours to change.
 
@@ -22,8 +22,8 @@ states, and the fastest layout for the ranks. It passes `attnres check`; every n
 """
 
 
-def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
-    """Write the configuration; what it is. Raises Refused."""
+def _init(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """Write the configuration."""
     from attnres_train.starter.corpus import find_corpus  # imports numpy
     from attnres_train.starter.write import starter
 
@@ -52,8 +52,19 @@ def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
     output.write_text(made.text, encoding="utf-8")
     lines = [f"{output}: {made.shape.parameters:,} parameters, {counted(made.run.steps, 'step')}"]
     lines += [f"  note: {note}" for note in notes]
-    lines.append(f"  next: attnres plan {output} --world {options.ranks}")
-    return Answer(facts, "\n".join(lines))
+    return Answer(facts, "\n".join([*lines, f"  next: attnres plan {output} --world {options.ranks}"]))
+
+
+def _options(command: argparse.ArgumentParser) -> None:
+    where = "prefix of a .bin/.idx pair, or a folder with the pair `train`, and perhaps `valid`"
+    command.add_argument("corpus", metavar="CORPUS", type=path_argument, help=where)
+    command.add_argument("--size", required=True, type=_size, help="parameters in all, such as 20m, 350m, 1.3b")
+    command.add_argument("--ranks", required=True, type=ranks, metavar="N")
+    command.add_argument("--output", metavar="FILE.toml", type=path_argument, help="default: to the screen")
+    made_with = "the one that the pair was made with; default: the file beside it that is that"
+    command.add_argument("--tokenizer", metavar="FILE", type=path_argument, help=made_with)
+    device = "what to lay it out for, as in `attnres plan` (default: %(default)s)"
+    command.add_argument("--device", metavar="NAME|FILE", default="h100-sxm", help=device)
 
 
 def _size(text: str) -> int:
@@ -63,21 +74,10 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-_CORPUS = "prefix of a .bin/.idx pair, or a folder with the pair `train`, and perhaps `valid`"
-_TOKENIZER = "the one that the pair was made with; default: the file beside it that is that"
-_DEVICE = "what to lay it out for, as in `attnres plan` (default: %(default)s)"
 COMMAND = Command(
-    "init",
-    "write a first configuration for a prepared corpus",
-    (
-        option("corpus", metavar="CORPUS", type=path_argument, help=_CORPUS),
-        option("--size", required=True, type=_size, help="parameters in all, such as 20m, 350m, 1.3b"),
-        option("--ranks", required=True, type=ranks, metavar="N"),
-        option("--output", metavar="FILE.toml", type=path_argument, help="default: to the screen"),
-        option("--tokenizer", metavar="FILE", type=path_argument, help=_TOKENIZER),
-        option("--device", metavar="NAME|FILE", default="h100-sxm", help=_DEVICE),
-        JSON,
-    ),
-    answer,
-    epilog=_EPILOG,
+    name="init",
+    help="write a first configuration for a prepared corpus",
+    answer=_init,
+    options=_options,
+    epilog=INIT,
 )

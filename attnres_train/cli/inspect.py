@@ -12,19 +12,15 @@ from typing import Any
 
 from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance, readable
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
-from attnres_train.cli.command import JSON, Answer, Command, option
+from attnres_train.cli.command import Answer, Command
 from attnres_train.config.load import load_checked
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.errors import refuse
 from attnres_train.observe.record_lines import record_of
 from attnres_train.observe.settings_history import read_history
 from attnres_train.paths import path_argument
-from attnres_train.plan.page import page_table, table
-from attnres_train.words import counted
+from attnres_train.plan.page import counted, page_table, table
 
-_LAST_STEPS = 3
-_SHOWN_TAGS = ("loss/train", "loss/valid", "optim/lr", "optim/grad_norm", "throughput/tokens_per_second")
-_GIB = 2**30
 _EPILOG = """\
 Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no weights.
 
@@ -32,22 +28,9 @@ Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no
   attnres inspect configs/quickstart.toml                which depth backend runs on this machine
   attnres inspect runs/quickstart/checkpoints/step-00000100 --json
 """
-
-
-def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
-    """What stands at the path, as a page."""
-    if options.path.suffix == ".toml":
-        return _configuration(options.path)
-    found = inspect(options.path)
-    return Answer(found, _checkpoint_text(found) if found["kind"] == "checkpoint" else _run_text(found))
-
-
-def _configuration(path: Path) -> Answer:
-    """What only the machine it runs on can say of a configuration: which implementations it will use."""
-    config = load_checked(path, [], None, "plan").config
-    backend = backend_in_words(config.residual, default_device_type(), config.training.precision)
-    found = {"kind": "configuration", "path": str(path.absolute()), "depth_backend": backend}
-    return Answer(found, f"configuration {found['path']}\n\n  depth backend here: {backend}")
+_LAST_STEPS = 3
+_SHOWN_TAGS = ("loss/train", "loss/valid", "optim/lr", "optim/grad_norm", "throughput/tokens_per_second")
+_GIB = 2**30
 
 
 def inspect(path: Path) -> dict[str, Any]:
@@ -76,6 +59,11 @@ def _inspected(path: Path, absolute: Path) -> dict[str, Any]:
     neither = f"neither a run (config.toml, metrics.jsonl, checkpoints/) nor a checkpoint ({FILE_NAME})"
     message = f"{absolute} is {neither}"
     raise refuse(str(path), message, "give a run folder, or RUN/checkpoints/step-XXXXXXXX")
+
+
+def inspect_text(found: dict[str, Any]) -> str:
+    """`inspect`'s result as a page of plain text."""
+    return _checkpoint_text(found) if found["kind"] == "checkpoint" else _run_text(found)
 
 
 def _checkpoint(folder: Path) -> dict[str, Any]:
@@ -227,10 +215,29 @@ def _shown(value: Any) -> str:
         return "inf"
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN|CHECKPOINT|CONFIG.toml", type=path_argument)
+
+
+def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    if options.path.suffix == ".toml":
+        return _configuration(options.path)
+    found = inspect(options.path)
+    return Answer(found, inspect_text(found))
+
+
+def _configuration(path: Path) -> Answer:
+    """What only the machine it runs on can say of a configuration: which implementations it will use."""
+    config = load_checked(path, [], None, "plan").config
+    backend = backend_in_words(config.residual, default_device_type(), config.training.precision)
+    found = {"kind": "configuration", "path": str(path.absolute()), "depth_backend": backend}
+    return Answer(found, f"configuration {found['path']}\n\n  depth backend here: {backend}")
+
+
 COMMAND = Command(
-    "inspect",
-    "show what a run folder or a checkpoint holds, or which depth backend a configuration uses here",
-    (option("path", metavar="RUN|CHECKPOINT|CONFIG.toml", type=path_argument), JSON),
-    answer,
+    name="inspect",
+    help="show what a run folder or a checkpoint holds, or which depth backend a configuration uses here",
+    answer=_answer,
+    options=_options,
     epilog=_EPILOG,
 )

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnres_train.cli.command import Answer, command_of_configuration, option
+from attnres_train.cli.command import OVERRIDES, Answer, Command, add_configuration
 from attnres_train.config.load import load, load_checked
 from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem, Refused
@@ -20,8 +20,25 @@ from attnres_train.plan.speeds import Machine
 from attnres_train.plan.text import plan_text
 
 
-def answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
-    """The plan, or the advice. Raises Refused."""
+def _options(command: argparse.ArgumentParser) -> None:
+    add_configuration(command)
+    names = ", ".join(DEVICES)
+    device = f"predict seconds on this device ({names}), or on the machine of a file that `attnres doctor` measured"
+    command.add_argument("--device", metavar="NAME|FILE", help=device)
+    share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
+    command.add_argument("--efficiency", type=float, metavar="SHARE", help=share)
+    command.add_argument(
+        "--draw",
+        type=path_argument,
+        metavar="FILE.png",
+        help="a picture of the schedule; with --advise, of the fastest",
+    )
+    ranks = "try every layout of --world N devices: the fastest, and why others are refused"
+    command.add_argument("--advise", action="store_true", help=ranks)
+
+
+def _plan(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """The plan, or the advice."""
     if options.draw is not None:
         from attnres_train.plan.draw import check_picture
 
@@ -66,20 +83,14 @@ def _drawn(picture: Path | None) -> list[str]:
     return [] if picture is None else [f"the schedule of one replica is drawn in {picture}"]
 
 
-_NAMES = ", ".join(DEVICES)
-_DEVICE = f"predict seconds on this device ({_NAMES}), or on the machine of a file that `attnres doctor` measured"
-_EFFICIENCY = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"
-_DRAW = "a picture of the schedule; with --advise, of the fastest"
-_ADVISE = "try every layout of --world N devices: the fastest, and why others are refused"
-COMMAND = command_of_configuration(
-    "plan",
-    "print parameters, stages, wire, memory, time and first rates",
-    "[--device NAME|FILE] [--draw FILE.png] [--advise]",
-    [
-        option("--device", metavar="NAME|FILE", help=_DEVICE),
-        option("--efficiency", type=float, metavar="SHARE", help=_EFFICIENCY),
-        option("--draw", type=path_argument, metavar="FILE.png", help=_DRAW),
-        option("--advise", action="store_true", help=_ADVISE),
-    ],
-    answer,
+COMMAND = Command(
+    name="plan",
+    help="print parameters, stages, wire, memory, time and first rates",
+    answer=_plan,
+    options=_options,
+    epilog=OVERRIDES.format(command="plan"),
+    usage="attnres plan CONFIG.toml [--world N] [--device NAME|FILE] [--draw FILE.png] [--advise] [--json] "
+    "[--section.key value ...]",
+    describes=True,
+    own_flags=("--world", "--device", "--efficiency", "--draw", "--advise"),
 )

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnres_train.cli.command import JSON, Answer, Command, option
+from attnres_train.cli.command import Answer, Command
 from attnres_train.paths import path_argument
-from attnres_train.words import counted
+from attnres_train.plan.page import counted
 
-_EPILOG = """\
+REPORT = """\
 One HTML file to be opened anywhere (nothing is loaded from a network), and PNGs of its figures: loss against steps,
 tokens and compute, gradients, speed, memory, where readers look and how large what flows is by depth; of several runs
 also what differs between them. Reads config.toml, metrics.jsonl and depth.jsonl alone, also while a run trains.
@@ -20,8 +20,8 @@ also what differs between them. Reads config.toml, metrics.jsonl and depth.jsonl
 """
 
 
-def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
-    """Write the report; what it says."""
+def _report(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """Write the report."""
     from attnres_train.report.write import report  # imports numpy and plotly
 
     output = options.output
@@ -34,19 +34,16 @@ def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
     return Answer(made.as_json(), "\n".join(lines))
 
 
+def _options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("runs", metavar="RUN", type=path_argument, nargs="+")
+    where = "default: RUN/report of one run, ./report of several"
+    command.add_argument("--output", type=path_argument, metavar="FOLDER", help=where)
+
+
 COMMAND = Command(
-    "report",
-    "make a page of one or several runs: curves, depth, what differs",
-    (
-        option("runs", metavar="RUN", type=path_argument, nargs="+"),
-        option(
-            "--output",
-            type=path_argument,
-            metavar="FOLDER",
-            help="default: RUN/report of one run, ./report of several",
-        ),
-        JSON,
-    ),
-    answer,
-    epilog=_EPILOG,
+    name="report",
+    help="make a page of one or several runs: curves, depth, what differs",
+    answer=_report,
+    options=_options,
+    epilog=REPORT,
 )

@@ -10,31 +10,12 @@ from typing import Any
 from attnres_train.checkpoint.folder import checkpoints_folder, is_named, named_steps, readable
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.checkpoint.verify import damages, strangers
-from attnres_train.cli.command import JSON, Answer, Command, option
-from attnres_train.errors import ExitCode, Problem, Refused, problems_as_json, refuse
+from attnres_train.cli.command import Answer, Command
+from attnres_train.errors import Problem, Refused, problems_as_json, refuse
 from attnres_train.paths import path_argument
-from attnres_train.words import counted
+from attnres_train.plan.page import counted
 
 _GIB = 2**30
-
-
-def answer(options: argparse.Namespace, _overrides: Sequence[str]) -> Answer:
-    """The verdict on every checkpoint: sound ones in words, damaged ones as problems."""
-    found = verify(options.path)
-    problems = [
-        Problem(entry["path"], text, "use another checkpoint of the run")
-        for entry in found
-        for text in entry["problems"]
-    ]
-    lines = []
-    for entry in found:
-        if not entry["problems"]:
-            size = f"{counted(entry['files'], 'file')}, {entry['bytes'] / _GIB:.3g} GiB"
-            lines.append(f"{entry['path']}: whole ({size})")
-            lines += [f"  not part of it: {name}" for name in entry["strangers"]]
-    code = ExitCode.REFUSED if problems else ExitCode.DONE
-    as_json = {"checkpoints": found, "problems": problems_as_json(problems)}
-    return Answer(as_json, "\n".join(lines), code, problems)
 
 
 def verify(path: Path) -> list[dict[str, Any]]:
@@ -53,6 +34,16 @@ def verify(path: Path) -> list[dict[str, Any]]:
     return [_verdict(folder) for folder in named]
 
 
+def verify_text(found: list[dict[str, Any]]) -> str:
+    """Sound ones in words; damaged ones are a refusal."""
+    lines = []
+    for entry in found:
+        size = f"{counted(entry['files'], 'file')}, {entry['bytes'] / _GIB:.3g} GiB"
+        lines.append(f"{entry['path']}: whole ({size})")
+        lines += [f"  not part of it: {name}" for name in entry["strangers"]]
+    return "\n".join(lines)
+
+
 def _verdict(folder: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(folder)
@@ -68,9 +59,20 @@ def _verdict(folder: Path) -> dict[str, Any]:
     }
 
 
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN|CHECKPOINT", type=path_argument)
+
+
+def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    found, remedy = verify(options.path), "use another checkpoint of the run"
+    problems = [Problem(entry["path"], text, remedy) for entry in found for text in entry["problems"]]
+    whole = verify_text([entry for entry in found if not entry["problems"]])
+    return Answer({"checkpoints": found, "problems": problems_as_json(problems)}, whole, problems=problems)
+
+
 COMMAND = Command(
-    "verify",
-    "read every file of a checkpoint, or of each one of a run, against its checksum",
-    (option("path", metavar="RUN|CHECKPOINT", type=path_argument), JSON),
-    answer,
+    name="verify",
+    help="read every file of a checkpoint, or of each one of a run, against its checksum",
+    answer=_answer,
+    options=_options,
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.depth.config import ATTENTION_OPTIONS
+from attnres_train.depth.config import ATTENTION_OPTIONS, ResidualMode
 from attnres_train.depth.modes.choose import MODES
 from attnres_train.errors import Problem, Unused
 from attnres_train.section import changed
@@ -48,7 +48,7 @@ def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
         yield Problem("residual.backend", message, 'write "auto" (plain torch runs the options)')
 
 
-def _of_other_modes(mode: str, stated: Mapping[str, Any]) -> Iterator[Problem]:
+def _of_other_modes(mode: ResidualMode, stated: Mapping[str, Any]) -> Iterator[Problem]:
     """Options that the mode does not have."""
     for name in dict.fromkeys(name for known in MODES.values() for name in known.keys):
         if name in stated and name not in MODES[mode].keys:

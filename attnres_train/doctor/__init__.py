@@ -1,4 +1,7 @@
-"""What a machine is and how fast it computes and talks: `machine` for a page, `device` for the file that a plan reads.
+"""What a machine is and can.
 
-What is measured runs in processes of its own, one a rank (`processes`, `rank`): `speeds` of links, `rates` of all.
+look.py         everything of `attnres doctor`: versions, devices, links, checks, speeds, what a step needs
+processes.py    measuring by several processes, one a rank
+speed.py        one process of the speed test; rates.py: one of those that measure a device file's rates
+device.py       the device file of this machine
 """

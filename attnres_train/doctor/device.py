@@ -14,10 +14,10 @@ from attnres_train.config.resolve import run_folder
 from attnres_train.doctor.processes import run_processes
 from attnres_train.model.size import costs_of
 from attnres_train.plan.device_file import DeviceFile
+from attnres_train.plan.page import counted
 from attnres_train.plan.speeds import GIB, Link, Rates
 from attnres_train.plan.work import source_counts
 from attnres_train.setup import FP32_BYTES, Setup
-from attnres_train.words import counted
 
 _DISK_BYTES = 64 << 20
 _MOST_LOGIT_BYTES = 1 << 30
@@ -59,7 +59,7 @@ def shapes_of(setup: Setup, gpu: bool) -> Shapes:
     reads = source_counts(setup.layout)
     size = setup.slice_bytes
     gradients = FP32_BYTES * max(setup.held_by(rank) for rank in range(parallel.pipeline))
-    # Of a layer without the norms of q and k, as `rates` computes them.
+    # Of a layer without the norms of q and k, as `rates.py` computes them.
     passes = costs_of(replace(model, qk_norm=False), 0).of_layers(range(1)).passes
     return Shapes(
         precision=training.precision,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from attnres_train.depth.aggregation import aggregate_sources
 from attnres_train.depth.mix import DTYPES, Norm
 from attnres_train.depth.source import Source
 from attnres_train.doctor.device import Shapes
-from attnres_train.doctor.rank import Rank
+from attnres_train.doctor.processes import meet, seconds_together, synchronize, there_and_back
 from attnres_train.plan.step_end import ADAM_BYTES
 from attnres_train.plan.work import (
     ATTENTION_BACKWARD,
@@ -32,29 +33,34 @@ from attnres_train.plan.work import (
     SOFTMAX_FORWARD_BYTES,
 )
 
+LEAST_TIMES, LEAST_SECONDS = 5, 0.4
+"""An action is repeated until both are reached; its shortest time counts."""
 MEETINGS = 20
 CHAINED = 200
 """Operations in a row, to time one."""
 SMALLEST = 1
-WAIT_SECONDS = 300
 
 
 def main() -> None:
     """Meet the others at FILE, measure, and let rank 0 print what it found as JSON."""
     shapes = Shapes(**json.loads(sys.argv[4]))
-    with Rank.met(WAIT_SECONDS) as here:
-        torch.manual_seed(1)
-        actions = actions_of(shapes, here.device)
-        found: dict[str, Any] = {"alone": {}, "together": {}}
-        if here.rank == 0:
-            found["alone"] = {name: amount / here.seconds(action) for name, (amount, action) in actions.items()}
+    rank, ranks, device = meet()
+    torch.manual_seed(1)
+    found: dict[str, Any] = {}
+    actions = actions_of(shapes, device)
+    found["alone"] = {name: amount / _seconds(action, device) for name, (amount, action) in actions.items()} if (
+        rank == 0
+    ) else {}  # fmt: skip
+    dist.barrier()
+    together = {}
+    for name, (amount, action) in actions.items():
         dist.barrier()
-        for name, (amount, action) in actions.items():
-            dist.barrier()
-            found["together"][name] = amount / here.seconds(action)
-        found["link"] = _links(shapes, here)
-        if here.rank == 0:
-            print(json.dumps(found))
+        together[name] = amount / _seconds(action, device)
+    found["together"] = together
+    found["link"] = _links(shapes, rank, ranks, device)
+    if rank == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
 
 
 def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, Callable[[], object]]]:
@@ -170,22 +176,24 @@ def _chain(small: Tensor) -> Callable[[], object]:
     return run
 
 
-def _links(shapes: Shapes, here: Rank) -> dict[str, float]:
+def _links(shapes: Shapes, rank: int, ranks: int, device: torch.device) -> dict[str, float]:
     """Bus rates (plan/speeds.py) between the ranks, and latencies from messages of next to nothing."""
-    ranks = here.ranks
     if ranks == 1:
         return {}
-    hop = torch.ones(shapes.hop_bytes // 4, device=here.device)
-    whole = torch.ones(max(shapes.collective_bytes // 4 // ranks, 1) * ranks, device=here.device)
-    part, small = torch.ones(len(whole) // ranks, device=here.device), torch.ones(ranks, device=here.device)
+    hop = torch.ones(shapes.hop_bytes // 4, device=device)
+    whole = torch.ones(max(shapes.collective_bytes // 4 // ranks, 1) * ranks, device=device)
+    part, small = torch.ones(len(whole) // ranks, device=device), torch.ones(ranks, device=device)
 
     def timed(action: Callable[[], object]) -> float:
-        return here.seconds(action, MEETINGS)
+        return seconds_together(action, device, MEETINGS)
 
-    latency, collective = timed(lambda: here.there_and_back(small)) / 2, timed(lambda: dist.all_reduce(small))
+    def round_trip(tensor: Tensor) -> float:
+        return timed(lambda: there_and_back(tensor, rank))
+
+    latency, collective = round_trip(small) / 2, timed(lambda: dist.all_reduce(small))
     size, ring = whole.nbytes, (ranks - 1) / ranks
     return {
-        "send_bytes_per_second": hop.nbytes / _beyond(timed(lambda: here.there_and_back(hop)) / 2, latency),
+        "send_bytes_per_second": hop.nbytes / _beyond(round_trip(hop) / 2, latency),
         "send_latency_seconds": latency,
         "all_reduce_bytes_per_second": 2 * ring * size / _beyond(timed(lambda: dist.all_reduce(whole)), collective),
         "reduce_scatter_bytes_per_second": ring
@@ -201,6 +209,24 @@ def _links(shapes: Shapes, here: Rank) -> dict[str, float]:
 def _beyond(seconds: float, latency: float) -> float:
     """What a message takes beyond its latency, at least half of it all: the two are measured apart."""
     return max(seconds - latency, seconds / 2)
+
+
+def _seconds(action: Callable[[], object], device: torch.device) -> float:
+    """The shortest of some times that `action` takes, after one that does not count.
+
+    On one CPU thread it is the processor's time, so that other programs on the machine do not count.
+    """
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
+    times: list[float] = []
+    action()
+    while len(times) < LEAST_TIMES or sum(times) < LEAST_SECONDS:
+        synchronize(device)
+        started = clock()
+        action()
+        synchronize(device)
+        times.append(clock() - started)
+    return min(times)
 
 
 if __name__ == "__main__":

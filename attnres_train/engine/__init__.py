@@ -1,6 +1,7 @@
 """Who owns gradients and optimizer state.
 
 interface.py           what the trainer asks of an engine
+kinds.py               what is kept of every parameter, in one table
 sharded.py             whole tensors from the ranges that data-parallel ranks hold, for either engine
 megatron.py            megatron-core's DistributedDataParallel and DistributedOptimizer
 deepspeed.py           DeepSpeed's ZeRO-1, -2, -3

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from attnres_train.engine.config import DeepSpeedSection
@@ -47,7 +46,6 @@ class DeepSpeedEngine:
         stages: Sequence[StageModel],
         optimizer: OptimizerConfig,
         settings: DeepSpeedSection,
-        config: TransformerConfig,
         grid: Grid,
         micro_batch_size: int,
     ):
@@ -73,7 +71,6 @@ class DeepSpeedEngine:
         if settings.zero_stage > 1:
             (stage,) = stages
             self._chunks = [_RunByDeepSpeed(stage, self._deepspeed)]
-        config.finalize_model_grads_func = self._finalize
         # ZeRO-3 would gather the weights that stay whole after the first step only, and free them during it.
         self._shards.refresh_weights()
 
@@ -117,12 +114,12 @@ class DeepSpeedEngine:
                 self._shards.set_state(logical, states[logical.name], updates)
         self._shards.refresh_weights()
 
-    def _finalize(self, _chunks: Sequence[nn.Module], num_tokens: Tensor, **_groups: Any) -> None:
-        """What megatron-core's schedules call after the last backward: gradients become those of the mean loss."""
-        groups = self.grid.groups
-        last = dist.get_process_group_ranks(groups.pp)[-1]
-        dist.broadcast(num_tokens, src=last, group=groups.pp)
-        dist.all_reduce(num_tokens, group=groups.dp)
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, /, **groups: Any) -> None:
+        assert num_tokens is not None, "the loss is a mean over tokens"
+        own = self.grid.groups
+        last = dist.get_process_group_ranks(own.pp)[-1]
+        dist.broadcast(num_tokens, src=last, group=own.pp)
+        dist.all_reduce(num_tokens, group=own.dp)
         self._deepspeed.set_gradient_accumulation_boundary(True)
         self._sum_tied_gradients()
         self._shards.finish_gradients()
@@ -156,8 +153,7 @@ class DeepSpeedEngine:
         """Over all ranks, each parameter counted once, at double precision."""
         total = torch.zeros((), dtype=torch.float64, device=self.grid.device)
         for logical, shard in self._own_gradients():
-            copy = self.grid.tensor_rank > 0 and logical.sharding.axis is None
-            if logical.owned and not copy:
+            if logical.owned and (self.grid.counts_whole or logical.sharding.axis is not None):
                 total += torch.linalg.vector_norm(shard, dtype=torch.float64).square().to(total.device)
         dist.all_reduce(total)
         return math.sqrt(total.item()) if total.isfinite() else float(total)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attnres_train.engine.interface import OptimizerState
-from attnres_train.engine.sharded import KINDS
+from attnres_train.engine.kinds import KINDS, MASTER, MOMENTS, Kind
 from attnres_train.model.parameters import LogicalParameter
 
 
@@ -60,13 +60,13 @@ class ZeroShards(ABC):
         place = self.place(logical)
         return None if place is None else place.owned
 
-    def shard(self, logical: LogicalParameter) -> dict[str, Tensor]:
+    def shard(self, logical: LogicalParameter) -> dict[Kind, Tensor]:
         place = self.place(logical)
         assert place is not None, f"this rank holds no part of {logical.name}"
         master = self.masters()[place.partition]
         slot = self.zero.optimizer.state[master]
-        moments = {kind: slot[kind] if kind in slot else torch.zeros_like(master) for kind in KINDS[1:]}
-        return {kind: flat.detach()[place.inside] for kind, flat in {KINDS[0]: master, **moments}.items()}
+        moments = {kind: slot[kind.slot] if kind.slot in slot else torch.zeros_like(master) for kind in MOMENTS}
+        return {kind: flat.detach()[place.inside] for kind, flat in {MASTER: master, **moments}.items()}
 
     def set_state(self, logical: LogicalParameter, state: OptimizerState, updates: int) -> None:
         place = self.place(logical)
@@ -74,13 +74,12 @@ class ZeroShards(ABC):
             return
         master = self.masters()[place.partition]
         slot = self.zero.optimizer.state[master]
-        for kind in KINDS[1:]:
-            if kind not in slot:
-                slot[kind] = torch.zeros_like(master, requires_grad=False)
+        for kind in MOMENTS:
+            if kind.slot not in slot:
+                slot[kind.slot] = torch.zeros_like(master, requires_grad=False)
         slot["step"] = torch.tensor(float(updates))
-        values = (state.master, state.first_moment, state.second_moment)
-        for kind, value in zip(KINDS, values, strict=True):
-            self.shard(logical)[kind].copy_(value.reshape(-1)[place.owned])
+        for kind in KINDS:
+            self.shard(logical)[kind].copy_(kind.of(state).reshape(-1)[place.owned])
 
 
 class GroupShards(ZeroShards):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ class Update:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """One parameter's state, each tensor fp32 and shaped like the rank's whole parameter."""
+    """One parameter's state, a tensor of each of KINDS (kinds.py): fp32 and shaped like the rank's whole parameter."""
 
     master: Tensor
     first_moment: Tensor
@@ -52,6 +52,9 @@ class Engine(StateSource, Protocol):
 
     def zero_grad(self) -> None:
         """Forget the gradients of the step before."""
+
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, /, **groups: Any) -> None:
+        """What megatron-core's schedule calls after the last backward: gradients become those of the mean loss."""
 
     def step(self, learning_rate: float) -> Update:
         """Clip by the global norm and update, or skip where the norm is not finite: all ranks alike."""

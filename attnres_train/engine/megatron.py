@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from megatron.core.distributed import (
@@ -19,7 +20,8 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from attnres_train.engine.interface import OptimizerState, Update
-from attnres_train.engine.sharded import KINDS, Gatherer
+from attnres_train.engine.kinds import MASTER, MOMENTS, Kind
+from attnres_train.engine.sharded import Gatherer
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
@@ -40,17 +42,16 @@ class MegatronEngine:
         self,
         stages: Sequence[StageModel],
         optimizer: OptimizerConfig,
-        config: TransformerConfig,
+        megatron: TransformerConfig,
         grid: Grid,
     ):
         self.grid = grid
         self.optimizer_config = optimizer
         self.updates = 0
         self._logical = [p for stage in stages for p in logical_parameters(stage)]
-        self._chunks = [_wrap(stage, config) for stage in stages]
-        config.finalize_model_grads_func = finalize_model_grads
+        self._chunks = [_wrap(stage, megatron) for stage in stages]
         self.optimizer = get_megatron_optimizer(
-            _megatron_optimizer_config(optimizer, config.params_dtype),
+            _megatron_optimizer_config(optimizer, megatron.params_dtype),
             self._chunks,
             config_overrides={_never_decays(self._logical): ParamGroupOverride(wd_mult=0.0)},
             use_gloo_process_groups=False,
@@ -71,6 +72,9 @@ class MegatronEngine:
         for chunk in self._chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+
+    def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, /, **groups: Any) -> None:
+        finalize_model_grads(chunks, num_tokens, **groups)
 
     def step(self, learning_rate: float) -> Update:
         self._set_learning_rate(learning_rate)
@@ -115,11 +119,11 @@ class MegatronEngine:
         owned = self._sharded._get_model_param_range_map(logical.parameter)["param"]
         return slice(owned.start, owned.end)
 
-    def shard(self, logical: LogicalParameter) -> dict[str, Tensor]:
+    def shard(self, logical: LogicalParameter) -> dict[Kind, Tensor]:
         main = self._mains[logical.parameter]
         slot = self._sharded.optimizer.state[main]
-        moments = {key: slot[key] if key in slot else torch.zeros_like(main) for key in KINDS[1:]}
-        return {KINDS[0]: main, **moments}
+        moments = {kind: slot[kind.slot] if kind.slot in slot else torch.zeros_like(main) for kind in MOMENTS}
+        return {MASTER: main, **moments}
 
     def gradient(self, logical: LogicalParameter) -> Tensor:
         # After the reduce-scatter each data-parallel rank has the sum for its own range only.
@@ -131,8 +135,8 @@ class MegatronEngine:
             return
         main.copy_(state.master.view(-1)[owned])
         slot = self._sharded.optimizer.state[main]
-        slot["exp_avg"] = state.first_moment.view(-1)[owned].to(main.device).clone()
-        slot["exp_avg_sq"] = state.second_moment.view(-1)[owned].to(main.device).clone()
+        for kind in MOMENTS:
+            slot[kind.slot] = kind.of(state).view(-1)[owned].to(main.device).clone()
         slot["step"] = torch.tensor(float(updates))
         for group in self._sharded.optimizer.param_groups:
             if "step" in group:  # the fused AdamW of TransformerEngine and Apex counts per group
@@ -157,12 +161,12 @@ def _never_decays(logical: Sequence[LogicalParameter]) -> ParamKey:
     return ParamKey(predicate=ParamPredicate(name="never_decays", fn=never.__contains__))
 
 
-def _wrap(stage: StageModel, config: TransformerConfig) -> DistributedDataParallel:
+def _wrap(stage: StageModel, megatron: TransformerConfig) -> DistributedDataParallel:
     """megatron-core's own loop sets `disable_bucketing` for all chunks but the first. That gathers all of a chunk's
     weights in one coalesced call, which gloo (torch 2.13) answers with wrong values where they mix bf16 and fp32.
     Buckets are as large as can be anyway, since gradients are not reduced while backward runs."""
     ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
-    return DistributedDataParallel(config, ddp, stage)
+    return DistributedDataParallel(megatron, ddp, stage)
 
 
 def _megatron_optimizer_config(optimizer: OptimizerConfig, dtype: torch.dtype) -> MegatronOptimizerConfig:

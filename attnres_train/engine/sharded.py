@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -10,11 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from attnres_train.engine.interface import OptimizerState
+from attnres_train.engine.kinds import KINDS, Kind
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.parallel.grid import Grid
-
-KINDS = ("param", "exp_avg", "exp_avg_sq")
-"""What `Shards.shard` has of a parameter, in the order of OptimizerState."""
 
 
 class Shards(Protocol):
@@ -23,8 +22,8 @@ class Shards(Protocol):
     def owned_range(self, logical: LogicalParameter) -> slice | None:
         """The range of the flat parameter whose state this rank holds."""
 
-    def shard(self, logical: LogicalParameter) -> dict[str, Tensor]:
-        """That range of the fp32 master and of both moments, flat, by the names in KINDS.
+    def shard(self, logical: LogicalParameter) -> dict[Kind, Tensor]:
+        """That range of the fp32 master and of both moments, flat, by kind.
 
         Asked for only where there is a range. Moments are zero before the first update.
         """
@@ -78,7 +77,7 @@ class Gatherer:
             send.wait()
         return states
 
-    def _shard(self, logical: LogicalParameter) -> dict[str, Tensor] | None:
+    def _shard(self, logical: LogicalParameter) -> dict[Kind, Tensor] | None:
         return None if self._shards.owned_range(logical) is None else self._shards.shard(logical)
 
     def _ranges_of_all(self) -> list[dict[str, tuple[int, int]]]:
@@ -88,11 +87,14 @@ class Gatherer:
             for logical in self._logical
             if (owned := self._shards.owned_range(logical)) is not None
         }
-        everybody = [mine] * self._grid.data
-        dist.all_gather_object(everybody, mine, group=self._group)
-        return everybody
+        order = hashlib.sha256("\n".join(f"{p.name} {p.shape}" for p in self._logical).encode()).hexdigest()
+        everybody = [(order, mine)] * self._grid.data
+        dist.all_gather_object(everybody, (order, mine), group=self._group)
+        # By their place in this order parameters are dealt out, and sends and receives meet.
+        assert all(theirs == order for theirs, _ in everybody), "data-parallel ranks list parameters in another order"
+        return [ranges for _, ranges in everybody]
 
-    def _collected(self, logical: LogicalParameter, shard: dict[str, Tensor] | None, kind: str) -> Tensor:
+    def _collected(self, logical: LogicalParameter, shard: dict[Kind, Tensor] | None, kind: Kind) -> Tensor:
         """The whole fp32 tensor on the host, from the ranges of all data-parallel ranks."""
         whole = torch.empty(logical.numel, dtype=torch.float32, device=self._grid.device)
         for rank, ranges in enumerate(self._ranges):

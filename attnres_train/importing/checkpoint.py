@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnres_train.engine.kinds import KINDS
 from attnres_train.errors import Problem, Refused
 from attnres_train.importing.files import Files, find_files, missing_and_extra
 from attnres_train.importing.partitions import (
@@ -24,7 +25,6 @@ from attnres_train.importing.partitions import (
 from attnres_train.importing.plain_load import DAMAGED, load_plain
 from attnres_train.importing.shards import NotAShard, Shard, read_shard
 
-KINDS = ("master", "first moment", "second moment")
 _PREFIX = "module."
 _RECORDED = ("dp_world_size", "mp_world_size", "global_steps", "skipped_steps")
 
@@ -50,7 +50,7 @@ class TensorRank:
         """Every part of the parameter: which, of which kind, and its elements as they lie in the file."""
         for part in self.parts[name]:
             for kind, flat in zip(KINDS, self.shards[part.rank].tensors[part.group], strict=True):
-                yield part, kind, flat[part.inside]
+                yield part, kind.words, flat[part.inside]
 
     def tensor(self, name: str, kind: int) -> Tensor:
         """The fp32 tensor of this rank: a view of the file where one partition has all of it."""
@@ -225,8 +225,8 @@ def _beyond(parts: Mapping[str, Sequence[Part]], shards: Sequence[Shard]) -> Ite
         for part in its:
             shard = shards[part.rank]
             for kind, flat in zip(KINDS, shard.tensors[part.group], strict=True):
-                if part.inside.stop > flat.numel():
-                    message = f"ends before the {kind} of {name} does: {flat.numel()} elements in group {part.group}"
+                if part.inside.stop > (held := flat.numel()):
+                    message = f"ends before the {kind.words} of {name} does: {held} elements in group {part.group}"
                     yield Problem(str(shard.path), message, DAMAGED)
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from attnres_train.engine.interface import OptimizerState
+from attnres_train.engine.kinds import KINDS
 from attnres_train.errors import Problem
-from attnres_train.importing.checkpoint import KINDS, ZeroCheckpoint
+from attnres_train.importing.checkpoint import ZeroCheckpoint
 from attnres_train.importing.partitions import Shape
 from attnres_train.model.sharding import Sharding
 

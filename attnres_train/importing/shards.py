@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnres_train.engine.kinds import MOMENTS
 from attnres_train.errors import Problem
 from attnres_train.importing.plain_load import DAMAGED
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+_SLOTS = tuple(kind.slot for kind in MOMENTS)
 _ADAM = "import a run of Adam or AdamW: torch's, FusedAdam or DeepSpeedCPUAdam"
 _STAGES = "train a step under ZeRO-1, -2 or -3, and import what that saves"
 
@@ -118,10 +119,10 @@ def _moments(slot: Mapping[str, Any], group: int) -> tuple[Tensor, Tensor]:
     if not kept:
         remedy = "import a checkpoint from after the first update: before it there is nothing to go on from"
         raise NotAShard(f"has no moments of group {group}: the run had made no update", remedy)
-    if strange := sorted(kept.keys() ^ set(MOMENTS)):
+    if strange := sorted(kept.keys() ^ set(_SLOTS)):
         had = ", ".join(sorted(kept))
-        raise NotAShard(f"is not of Adam: its state is {had}, Adam's {', '.join(MOMENTS)} ({strange[0]})", _ADAM)
-    first, second = (_flat(kept[key]) for key in MOMENTS)
+        raise NotAShard(f"is not of Adam: its state is {had}, Adam's {', '.join(_SLOTS)} ({strange[0]})", _ADAM)
+    first, second = (_flat(kept[key]) for key in _SLOTS)
     return first, second
 
 

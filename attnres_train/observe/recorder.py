@@ -33,10 +33,10 @@ class Recorder:
         self.config = config
         self.grid = grid
         self.rates = rates
-        self.sinks = _open_sinks(config, run_folder, state.step) if grid.rank == 0 else []
-        looks = config.observe.depth_interval is not None and grid.rank == 0
+        self.sinks = _open_sinks(config, run_folder, state.step) if grid.keeps_run else []
+        looks = config.observe.depth_interval is not None and grid.keeps_run
         self._depth = DepthRecorder(run_folder, state.step, self._picture) if looks else None
-        wanted = config.observe.sample_log and grid.rank == 0
+        wanted = config.observe.sample_log and grid.keeps_run
         self.sample_sink = guarded_lines(run_folder / "samples.jsonl", state.step) if wanted else None
         self._remaining = Remaining()
         self._restart_clock(state)
@@ -133,9 +133,9 @@ class Recorder:
     def _record_samples(self, step: int, sample_ids: Sequence[Sequence[str]]) -> None:
         """The ids that the ranks really used, gathered from one rank of each replica, in step order."""
         grid = self.grid
-        speaks = grid.tensor_rank == 0 and grid.pipeline_rank == 0
         everybody: list[tuple[int, Sequence[Sequence[str]]] | None] = [None] * grid.world_size
-        dist.all_gather_object(everybody, (grid.data_rank, sample_ids) if speaks else None, group=grid.control)
+        mine = (grid.data_rank, sample_ids) if grid.speaks_for_replica else None
+        dist.all_gather_object(everybody, mine, group=grid.control)
         if self.sample_sink is not None:
             parts = [part for part in everybody if part is not None]
             replicas = [ids for _, ids in sorted(parts, key=lambda part: part[0])]
@@ -147,7 +147,7 @@ def recorded_tags(grid: Grid, run_folder: Path, step: int) -> set[str]:
     """The tags that `metrics.jsonl` has of `step`, as rank 0 sees it. A collective."""
     found: list[set[str]] = [set()]
     path = run_folder / "metrics.jsonl"
-    if grid.rank == 0 and path.is_file():
+    if grid.keeps_run and path.is_file():
         with open(path, "rb") as lines:
             found = [
                 {tag for line in lines if (record := record_of(line)) and record["step"] == step for tag in record}

@@ -61,9 +61,24 @@ class Grid:
         return self.groups.dp.size()
 
     @property
-    def is_loss_owner(self) -> bool:
+    def keeps_run(self) -> bool:
+        """Rank 0: keeps the run folder's common files, logs and curves, chooses and publishes checkpoints, for all."""
+        return self.rank == 0
+
+    @property
+    def owns_loss(self) -> bool:
         """One rank a replica that holds the loss: on the last stage, the first tensor rank."""
         return self.pipeline_rank == self.parallel.pipeline - 1 and self.tensor_rank == 0
+
+    @property
+    def speaks_for_replica(self) -> bool:
+        """One rank a replica that tells which samples it read: on the first stage, the first tensor rank."""
+        return self.pipeline_rank == 0 and self.tensor_rank == 0
+
+    @property
+    def counts_whole(self) -> bool:
+        """One rank of those that hold a copy each of what is not cut: the first tensor rank."""
+        return self.tensor_rank == 0
 
     def lane_groups(
         self, lane: tuple[dist.ProcessGroup, dist.ProcessGroup], step: int

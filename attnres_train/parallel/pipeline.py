@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from attnres_train.depth.history import History
 from attnres_train.model.documents import Documents
 from attnres_train.model.stage import StageRole
-from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.stopwatch import Stopwatch
-from attnres_train.parallel.transport import HistoryCommunicator, Outgoing
-from attnres_train.parallel.wire import WirePlan
+from attnres_train.parallel.transport import HistoryCommunicator, Outgoing, Traffic
 from attnres_train.progress import LossSum
+from attnres_train.setup import Setup
 
 MIB = 2**20
 
@@ -54,47 +53,44 @@ class LossTotals:
     """Micro-batches whose loss is not finite."""
 
 
-class Pipeline:
-    """The schedule, the transport and the wire plan of one rank."""
+@dataclass(frozen=True)
+class Ran:
+    """What one run of the schedule gave on this rank."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        config: TransformerConfig,
-        plan: WirePlan,
-        parallel: ParallelConfig,
-        *,
-        micro_batch_size: int,
-        sequence_length: int,
-        dtype: torch.dtype,
-    ):
-        self.grid = grid
-        self.plan = plan
-        self.micro_batch_size = micro_batch_size
-        self.sequence_length = sequence_length
-        shards = parallel.tensor if parallel.sequence else 1
-        slice_shape = (sequence_length // shards, micro_batch_size, config.hidden_size)
+    totals: LossTotals
+    traffic: Traffic
+    seconds: Mapping[str, float]
+    """By phase: `forward`, `backward`, `waiting` (for the neighbours), `reduction` (of gradients)."""
+
+
+class Pipeline:
+    """The schedule, the transport and the wire plan of one rank.
+
+    `megatron` is the configuration of the stages. `finalize` is what the schedule calls after the last backward,
+    `Engine.finalize`; None leaves gradients as they are.
+    """
+
+    def __init__(self, setup: Setup, grid: Grid, megatron: TransformerConfig, *, finalize: Callable[..., None] | None):
+        self.setup, self.grid = setup, grid
+        plan, parallel = setup.wire, setup.config.parallel
         # Two exchanges' worth: what one brings waits for the next to take it.
-        pool = BufferPool(slice_shape, dtype, grid.device, limit=4 * (plan.slices_max + 1))
+        pool = BufferPool(setup.slice_shape, megatron.params_dtype, grid.device, limit=4 * (plan.slices_max + 1))
         chunk_bytes = None if parallel.chunk_mib is None else parallel.chunk_mib * MIB
         eager = grid.device.type == "cpu" if parallel.eager is None else parallel.eager
         self.stopwatch = Stopwatch(grid.device)
         self.communicator = HistoryCommunicator(
-            grid, config, plan, pool, self.stopwatch, chunk_bytes=chunk_bytes, eager=eager, offload=parallel.offload
+            grid, megatron, plan, pool, self.stopwatch, chunk_bytes=chunk_bytes, eager=eager, offload=parallel.offload
         )
-        if config.finalize_model_grads_func is not None:
-            reduce = self.stopwatch.timed("reduction", config.finalize_model_grads_func)
-            config.finalize_model_grads_func = reduce
+        if finalize is not None:  # the schedule looks for it in the configuration of the chunks
+            megatron.finalize_model_grads_func = self.stopwatch.timed("reduction", finalize)
 
-    def run(
-        self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False
-    ) -> LossTotals:
+    def run(self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False) -> Ran:
         """Forward, and backward unless `forward_only`, of all `batches` on all stages.
 
         Afterwards the gradients of `chunks` are reduced and divided by the global token count.
         """
-        self.communicator.begin(len(batches), forward_only)
-        interleaved = self.grid.parallel.virtual > 1
+        self.communicator.begin(self.setup.schedule_of(len(batches)), forward_only)
+        training, interleaved = self.setup.config.training, self.grid.parallel.virtual > 1
         try:
             with self.stopwatch.phase("backward"):  # what is neither forward, nor waiting, nor reduction
                 reports = get_forward_backward_func()(
@@ -102,8 +98,8 @@ class Pipeline:
                     data_iterator=[enumerate(batches) for _ in chunks] if interleaved else enumerate(batches),
                     model=list(chunks) if interleaved else chunks[0],
                     num_microbatches=len(batches),
-                    seq_length=self.sequence_length,
-                    micro_batch_size=self.micro_batch_size,
+                    seq_length=training.sequence_length,
+                    micro_batch_size=training.micro_batch_size,
                     forward_only=forward_only,
                     p2p_communicator=self.communicator,
                     pg_collection=self.grid.groups,
@@ -111,21 +107,15 @@ class Pipeline:
         except BaseException:
             self.communicator.abandon()
             raise
-        self.communicator.finish()
-        if not reports:
-            return LossTotals(LossSum())
-        losses_MB, counts_MB = (torch.stack(parts).double() for parts in zip(*reports, strict=True))
-        not_finite = tuple((~losses_MB.isfinite()).any(1).nonzero().flatten().tolist())
-        losses, counts = losses_MB.flatten().tolist(), counts_MB.flatten().tolist()
-        samples = tuple(LossSum(loss, int(count)) for loss, count in zip(losses, counts, strict=True))
-        return LossTotals(LossSum(sum(losses), int(sum(counts))), samples, not_finite)
+        traffic = self.communicator.finish()
+        return Ran(_totals(reports), traffic, self.stopwatch.take())
 
     def _forward_step(self, batches: Iterator[tuple[int, MicroBatch]], chunk: nn.Module) -> tuple[Any, Any]:
         """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
         micro_batch, batch = next(batches)
         role: StageRole = get_attr_wrapped_model(chunk, "role")
         progress = None
-        if self.communicator.eager and role.stage + 1 < self.plan.num_stages:
+        if self.communicator.eager and not role.last:
             progress = partial(self.communicator.progress, micro_batch, role.stage)
         device = self.grid.device
         documents = None if batch.segments_BT is None else Documents.of(batch.segments_BT, device)
@@ -137,6 +127,17 @@ class Pipeline:
         else:
             self.communicator.cache.end(micro_batch, role.stage)
         return output, partial(_masked_loss, batch.loss_mask_BT.to(device))
+
+
+def _totals(reports: Sequence[tuple[Tensor, Tensor]]) -> LossTotals:
+    """From the losses and counts of every micro-batch by sample; there are none where the loss is not."""
+    if not reports:
+        return LossTotals(LossSum())
+    losses_MB, counts_MB = (torch.stack(parts).double() for parts in zip(*reports, strict=True))
+    not_finite = tuple((~losses_MB.isfinite()).any(1).nonzero().flatten().tolist())
+    losses, counts = losses_MB.flatten().tolist(), counts_MB.flatten().tolist()
+    samples = tuple(LossSum(loss, int(count)) for loss, count in zip(losses, counts, strict=True))
+    return LossTotals(LossSum(sum(losses), int(sum(counts))), samples, not_finite)
 
 
 def _masked_loss(loss_mask_BT: Tensor, token_losses_BT: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:

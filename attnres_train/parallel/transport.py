@@ -96,7 +96,7 @@ class HistoryCommunicator(P2PCommunicator):
     def __init__(
         self,
         grid: Grid,
-        config: TransformerConfig,
+        megatron: TransformerConfig,
         plan: WirePlan,
         pool: BufferPool,
         stopwatch: Stopwatch,
@@ -105,7 +105,7 @@ class HistoryCommunicator(P2PCommunicator):
         eager: bool = False,
         offload: bool = False,
     ):
-        super().__init__(grid.groups.pp, config)
+        super().__init__(grid.groups.pp, megatron)
         self.grid = grid
         self.plan = plan
         self.pool = pool
@@ -118,35 +118,30 @@ class HistoryCommunicator(P2PCommunicator):
         self.backward = Lane(self.prev_rank, self.next_rank, backward, chunk_bytes, leaving, stopwatch)
         self._arrivals, self._returns = self._inboxes([], [])
 
-    def schedule(self, num_micro_batches: int) -> Schedule:
-        """The order that megatron-core will follow."""
-        group = self.config.microbatch_group_size_per_vp_stage
-        return Schedule(self.plan.pipeline, self.plan.virtual, num_micro_batches, group)
-
-    def begin(self, num_micro_batches: int, forward_only: bool) -> None:
-        """Called before each run of a schedule: the order in which messages will arrive here."""
-        schedule, rank = self.schedule(num_micro_batches), self.grid.pipeline_rank
+    def begin(self, schedule: Schedule, forward_only: bool) -> None:
+        """Called before each run of `schedule`: the order in which messages will arrive here."""
+        rank = self.grid.pipeline_rank
         self._arrivals, self._returns = self._inboxes(
             schedule.arrivals(rank), [] if forward_only else schedule.returns(rank)
         )
 
-    def finish(self) -> None:
-        """Called after each run of a schedule. Raises HistoryError for what never came or was not released."""
+    def finish(self) -> Traffic:
+        """Called after each run of a schedule: what this rank has sent and kept during it.
+
+        Raises HistoryError for what never came or was not released.
+        """
         left = [*self._arrivals.left(), *self._returns.left()]
         if left:
             raise HistoryError(f"{self.grid}: {len(left)} planned messages never arrived, first {left[0]}")
         self.forward.finish()
         self.backward.finish()
         self.cache.finish()
+        taken, self.traffic = self.traffic, Traffic()
+        return replace(taken, kept_bytes=self.cache.take_peak_slices() * self.pool.slice_bytes)
 
     def abandon(self) -> None:
         """Called after an exception in a schedule: let go of all tensors."""
         self.cache.clear()
-
-    def take_traffic(self) -> Traffic:
-        """What this rank has sent and kept since this was last asked."""
-        taken, self.traffic = self.traffic, Traffic()
-        return replace(taken, kept_bytes=self.cache.take_peak_slices() * self.pool.slice_bytes)
 
     def progress(self, micro_batch: int, stage: int, history: History) -> None:
         """The history of a stage that still computes: what it owes the next one and is complete can go."""

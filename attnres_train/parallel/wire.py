@@ -23,11 +23,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from attnres_train.depth.layout import DepthLayout
-
-Placement = Literal["loop", "vee"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Hop:
     """One crossing of one micro-batch from `from_stage` to `to_stage`.
 
     `sources` and, if there is one, the partial travel forward; gradients of the sources `returned` and of the
-    partial travel back. A `local` hop stays on its rank.
+    partial travel back.
     """
 
     from_stage: int
@@ -43,31 +40,28 @@ class Hop:
     sources: tuple[int, ...]
     partial: bool
     returned: tuple[int, ...]
-    local: bool = False
 
     @property
     def slices(self) -> int:
         """Tensors of one `[tokens, batch, width]` slice each that travel forward."""
-        return 0 if self.local else len(self.sources) + self.partial
+        return len(self.sources) + self.partial
 
     @property
     def slices_back(self) -> int:
         """Gradients of one slice each that travel back."""
-        return 0 if self.local else len(self.returned) + self.partial
+        return len(self.returned) + self.partial
 
 
 @dataclass(frozen=True)
 class Kept:
     """A source that one rank holds of every micro-batch, from the forward to the backward of stage `opened`.
 
-    `made` tells whether that stage computed it or received it. `readers` are later stages of the rank that use
-    the same source; each must have run backward before `opened` does, and in evaluation the last of them is the
-    last to need it.
+    That stage computed or received it. `readers` are later stages of the rank that use the same source; each must have
+    run backward before `opened` does, and in evaluation the last of them is the last to need it.
     """
 
     number: int
     opened: int
-    made: bool
     readers: tuple[int, ...]
 
     @property
@@ -79,8 +73,8 @@ class Kept:
 class WirePlan:
     """Every hop of a model with `layout` whose layers are split by `layers_per_stage` over `pipeline` ranks.
 
-    `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running sums on every hop.
-    Placement `loop` puts stage s on rank s mod P; `vee` turns round at both ends (s mod 2P, mirrored).
+    Stage s is on rank s mod P. `cache` keeps sources on a rank for its later stages; `exact_gradients` returns running
+    sums on every hop.
 
     Raises ValueError if the split does not fit the layout or the grid, or if a stage of no layers, which would hand
     sources on and read none, stands between others that share gradients by cache.
@@ -92,7 +86,6 @@ class WirePlan:
     virtual: int = 1
     cache: bool = False
     exact_gradients: bool = False
-    placement: Placement = "loop"
 
     def __post_init__(self) -> None:
         stages = self.pipeline * self.virtual
@@ -115,16 +108,11 @@ class WirePlan:
 
     def rank_of(self, stage: int) -> int:
         """The pipeline rank that holds `stage`."""
-        if self.placement == "loop":
-            return stage % self.pipeline
-        turn = stage % (2 * self.pipeline)
-        return min(turn, 2 * self.pipeline - 1 - turn)
+        return stage % self.pipeline
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages of `rank`, in the order a micro-batch visits them: its chunks."""
-        if self.placement == "loop":
-            return tuple(range(rank, self.num_stages, self.pipeline))
-        return tuple(stage for stage in range(self.num_stages) if self.rank_of(stage) == rank)
+        return tuple(range(rank, self.num_stages, self.pipeline))
 
     def first_sublayer(self, stage: int) -> int:
         """The sublayer that `stage` starts with; `num_stages` asks for the end."""
@@ -209,8 +197,8 @@ class WirePlan:
 
     @property
     def slices_standard(self) -> int:
-        """What the standard residual would send: one slice a hop between two ranks."""
-        return sum(not hop.local for hop in self.hops())
+        """What the standard residual would send: one slice a hop."""
+        return len(self.hops())
 
     def _alive(self, stage: int) -> tuple[int, ...]:
         """Sources that exist when `stage` starts and that it or a later one reads."""
@@ -232,9 +220,8 @@ class WirePlan:
             # Nothing has been computed before sublayer 0, but the embedding stands: as source 0, or as the
             # partial of the standard residual.
             partial = self.layout.partial_before(self.first_sublayer(stage))
-            local = self.rank_of(stage - 1) == self.rank_of(stage)
             returned = self._alive(stage) if self.exact_gradients else arriving[stage]
-            hops.append(Hop(stage - 1, stage, arriving[stage], partial, returned, local))
+            hops.append(Hop(stage - 1, stage, arriving[stage], partial, returned))
         return tuple(hops)
 
     def _arriving(self) -> list[tuple[int, ...]]:
@@ -269,7 +256,7 @@ class WirePlan:
             received = self.hop_into(stage).sources if stage else ()
             for number in (*received, *self.made_on(stage)):
                 again = [later for later in stages if self.cache and later > stage and self._uses_known(later, number)]
-                kept.append(Kept(number, stage, number not in received, tuple(again)))
+                kept.append(Kept(number, stage, tuple(again)))
         return kept
 
     def _uses_known(self, stage: int, source: int) -> bool:
@@ -279,8 +266,3 @@ class WirePlan:
 def has_empty_middle(layers_per_stage: tuple[int, ...]) -> bool:
     """Whether a stage other than the first and the last has no layers."""
     return 0 in layers_per_stage[1:-1]
-
-
-def slice_bytes(tokens: int, batch: int, width: int, element_bytes: int, sequence_ranks: int = 1) -> int:
-    """Bytes of one slice on one rank; sequence parallelism shards its tokens over `sequence_ranks`."""
-    return tokens // sequence_ranks * batch * width * element_bytes

@@ -2,10 +2,8 @@
 
 whole        the plan of a run: everything below in one value
 report       the same as the object that `--json` prints; text: as one page; stage_table: its stages; page: its lines
-units        sizes that all count in
-tensors      the parameters of a stage in the model's order; partition: how data ranks divide them
-state        weights, gradients, masters, moments; buffers: what else stands at the peak
-memory       activations, depth history, and all of it for the fullest rank
+state        weights, gradients, masters, moments; partition: how data ranks divide them
+memory       activations, depth history, buffers, and all of it for the fullest rank
 traffic      bytes over every hop between pipeline stages
 checkpoint   bytes of a save
 devices      well known devices by their data sheets; device_file: one's own machine, measured

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from attnres_train.engine.kinds import KINDS
 from attnres_train.setup import FP32_BYTES, Setup
 
-_KINDS = 3
-"""Weight, first and second moment."""
 # Counted on files that torch 2.13.0 wrote; all small beside the tensors of any model worth training.
 PIECE_BYTES = 1575
 """Of a piece's archive beyond its elements: directory, alignment, pickled shape."""
@@ -42,8 +41,8 @@ def plan_checkpoint(setup: Setup) -> CheckpointPlan:
     tensor = setup.config.parallel.tensor
     saved = [spec for stage in setup.stages for spec in stage.tensors if spec.owned]
     pieces = sum(spec.sharding.blocks * tensor if spec.divided else 1 for spec in saved)
-    state = _KINDS * FP32_BYTES * sum(prod(spec.shape) for spec in saved)
-    described = _KINDS * (pieces * (PIECE_BYTES + PIECE_METADATA_BYTES) + len(saved) * TENSOR_METADATA_BYTES)
+    state = len(KINDS) * FP32_BYTES * sum(prod(spec.shape) for spec in saved)
+    described = len(KINDS) * (pieces * (PIECE_BYTES + PIECE_METADATA_BYTES) + len(saved) * TENSOR_METADATA_BYTES)
     described += MANIFEST_BYTES + MANIFEST_TENSOR_BYTES * len(saved)
     # The tensors of a stage are dealt out over the data ranks; with more of them than tensors some write nothing.
     return CheckpointPlan(state, state + described + RANDOM_STATE_BYTES * setup.world, 2 * setup.world + 4)

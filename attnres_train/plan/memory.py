@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.model.cost import Elements
 from attnres_train.parallel.schedule import Schedule
-from attnres_train.plan.buffers import momentary_bytes, pool_bytes
 from attnres_train.plan.state import state_bytes
 from attnres_train.setup import FP32_BYTES, Setup
 
@@ -23,8 +22,8 @@ class MemoryPlan:
 
     `depth_history` is what arrived over the wire and waits for its backward, with the gradients of one visit and
     those that wait for an earlier stage's; sources made on the rank itself are among `activations`. `buffers` is what
-    else stands at the peak (`buffers.py`). `host` is in the memory of the host, beside the others: what
-    `offload_optimizer` puts there.
+    else stands at the peak: for a moment, or posted for messages. `host` is in the memory of the host, beside the
+    others: what `offload_optimizer` puts there.
     """
 
     rank: int
@@ -64,6 +63,7 @@ def worst_rank_memory(setup: Setup, ranks: Sequence[int] | None = None) -> Memor
         visits = [visit_of(setup, stage) for stage in mine]
         activations, history = _at_peak(visits, setup.schedule_to_peak, rank)
         state = state_bytes(setup, rank)
+        buffers = state.padding + _pool_bytes(setup, rank)
         plans.append(
             MemoryPlan(
                 rank,
@@ -73,7 +73,7 @@ def worst_rank_memory(setup: Setup, ranks: Sequence[int] | None = None) -> Memor
                 state.moments,
                 activations=activations + max(_made_again_bytes(setup, stage) for stage in mine),
                 depth_history=history + max(_returning_bytes(setup, stage) for stage in mine),
-                buffers=state.padding + max(momentary_bytes(setup, stage) for stage in mine) + pool_bytes(setup, rank),
+                buffers=buffers + max(_momentary_bytes(setup, stage) for stage in mine),
                 host=state.host,
             )
         )
@@ -160,3 +160,35 @@ def _at_peak(visits: Sequence[Visit], schedule: Schedule, rank: int) -> tuple[in
     activations = sum(n * visit.activations for n, visit in zip(standing.in_flight, visits, strict=True))
     history = sum(n * visit.history for n, visit in zip(standing.in_flight, visits, strict=True))
     return activations, history + sum(n * visit.owed for n, visit in zip(standing.owing, visits, strict=True))
+
+
+def _momentary_bytes(setup: Setup, stage: int) -> int:
+    """What stands for a moment in the backward of one micro-batch on `stage`.
+
+    The larger of two moments: in the head, logits in the weights' dtype and in fp32; in a branch, gradients of its
+    inner width and the gradient of a matrix. With them the gradients of the sources that the stage reads, one buffer
+    each (`depth/source.py`), but for those that crossed a hop, which `depth_history` counts.
+    """
+    tensor, element, tokens = setup.config.parallel.tensor, setup.element_bytes, setup.micro_batch_tokens
+    moments = []
+    for cost in (cost for layer in setup.layers_of(stage) for cost in setup.costs.layers[layer]):
+        activations = cost.moment.divided // tensor + cost.moment.whole // setup.shards
+        moments.append(element * (tokens * activations + cost.moment_parameters // tensor))
+    if setup.is_last(stage):
+        moments.append(tokens * setup.padded_vocabulary // tensor * (element + FP32_BYTES))
+    return max(moments, default=0) + _source_gradients(setup, stage) * setup.slice_bytes
+
+
+def _source_gradients(setup: Setup, stage: int) -> int:
+    """Slices: of sources that the stage made and that no hop brings back."""
+    returned = () if setup.is_last(stage) else setup.wire.hop_into(stage + 1).returned
+    return len(set(setup.wire.made_on(stage)) - set(returned))
+
+
+def _pool_bytes(setup: Setup, rank: int) -> int:
+    """Receive buffers of the messages that are posted ahead on `rank`: one of each direction."""
+    wire = setup.wire
+    into = [wire.hop_into(stage) for stage in wire.stages_of(rank) if stage]
+    back = [wire.hop_into(stage + 1) for stage in wire.stages_of(rank) if not setup.is_last(stage)]
+    slices = max((hop.slices for hop in into), default=0) + max((hop.slices_back for hop in back), default=0)
+    return slices * setup.slice_bytes

@@ -53,17 +53,5 @@ def _device(machine: Machine) -> dict[str, Any]:
 
 
 def _time(time: TimePlan) -> dict[str, Any]:
-    """Of `TimePlan`, what is not said of the device already."""
-    return {
-        "step_seconds": time.step_seconds,
-        "schedule_seconds": time.schedule_seconds,
-        "bubble_fraction": time.bubble_fraction,
-        "busiest_rank": time.busiest_rank,
-        "kinds_seconds": dict(time.kinds),
-        "stages_seconds": [asdict(stage) for stage in time.stages],
-        "tokens_per_second": time.tokens_per_second,
-        "model_flops_utilisation": time.model_flops_utilisation,
-        "run_hours": time.run_hours,
-        "device_hours": time.device_hours,
-        "checkpoint_seconds": time.checkpoint_seconds,
-    }
+    named = {"kinds": "kinds_seconds", "stages": "stages_seconds"}
+    return {named.get(name, name): value for name, value in asdict(time).items()}

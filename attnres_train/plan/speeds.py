@@ -127,7 +127,7 @@ def machine_of(device: Device, precision: str, efficiency: float | None = None) 
 
     `efficiency` is the share of the peak that matrix products reach; None takes this module's.
     """
-    peak = device.bf16_flops_per_second if precision == "bf16" else device.fp32_flops_per_second
+    peak = device.peak_flops_per_second(precision)
     usual = MATMUL_EFFICIENCY if precision == "bf16" else FP32_EFFICIENCY
     share = usual if efficiency is None else efficiency
     between = f" ({device.devices_per_node - 1} links, one to each neighbour)" if device.meshed else ""

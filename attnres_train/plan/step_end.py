@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attnres_train.plan.links import Links
-from attnres_train.plan.speeds import Rates
+from attnres_train.plan.speeds import Link, Rates
 from attnres_train.setup import FP32_BYTES, Setup
 
 ADAM_BYTES = 28
@@ -31,65 +31,45 @@ class EndSeconds:
     gather: float
 
 
-@dataclass(frozen=True)
-class StepEnd:
-    setup: Setup
-    links: Links
-    rates: Rates
+def end_seconds(setup: Setup, links: Links, rates: Rates, rank: int) -> EndSeconds:
+    """Of pipeline rank `rank`."""
+    held, engine = setup.held_by(rank), setup.config.engine
+    zero_stage = engine.deepspeed.zero_stage if engine.kind == "deepspeed" else 1
+    # ZeRO-2 and ZeRO-3 reduce the gradients of every micro-batch; ZeRO-3 gathers for every forward and every backward.
+    gradients = (setup.micro_batches if zero_stage > 1 else 1) * FP32_BYTES * held
+    weights = (2 * setup.micro_batches if zero_stage > 2 else 1) * (setup.element_bytes * held)
+    near, far = links.between_data_ranks()
+    reduced = links.data_rate(near.reduce_scatter_bytes_per_second, far.reduce_scatter_bytes_per_second)
+    gathered = links.data_rate(near.all_gather_bytes_per_second, far.all_gather_bytes_per_second)
+    return EndSeconds(
+        reduce=_over_data_ranks(links, gradients, reduced, near) + _tied_seconds(setup, links, rank),
+        update=_update_seconds(setup, rates, held),
+        gather=_over_data_ranks(links, weights, gathered, near),
+    )
 
-    def seconds(self, rank: int) -> EndSeconds:
-        """Of pipeline rank `rank`."""
-        return EndSeconds(self._reduce_seconds(rank), self._update_seconds(rank), self._gather_seconds(rank))
 
-    def _reduce_seconds(self, rank: int) -> float:
-        """Of the gradients: over the data ranks, and of a tied table over the two ends of the pipeline."""
-        (near, far), wire = self.links.between_data_ranks(), self.links.wire
-        seconds = 0.0
-        if self.links.data > 1:
-            rate = self.links.data_rate(near.reduce_scatter_bytes_per_second, far.reduce_scatter_bytes_per_second)
-            seconds += self._reductions * FP32_BYTES * self._held(rank) * self._ring / rate
-            seconds += near.collective_latency_seconds
-        shared = [s for stage in wire.stages_of(rank) for s in self.setup.stages[stage].tensors if s.copies > 1]
-        if wire.pipeline > 1:
-            table = sum(spec.held(self.links.tensor) for spec in shared)
-            seconds += FP32_BYTES * table / self.links.into(wire.num_stages - 1).all_reduce_bytes_per_second
-        return seconds
+def _over_data_ranks(links: Links, size: int, rate: float, near: Link) -> float:
+    """A ring of the data ranks over `size` bytes, at a bus rate."""
+    if links.data == 1:
+        return 0.0
+    return size * ((links.data - 1) / links.data) / rate + near.collective_latency_seconds
 
-    def _update_seconds(self, rank: int) -> float:
-        """Of the norm, the clipping and AdamW, on what the rank owns; its whole gradient is cleared, too."""
-        held, deepspeed = self._held(rank), self.setup.config.engine.deepspeed
-        copied = 0 if self.setup.config.training.precision == "fp32" else FP32_BYTES + self.setup.element_bytes
-        own = held / self.links.data * (ADAM_BYTES + NORM_AND_CLIP_BYTES + copied)
-        offloaded = self.setup.config.engine.kind == "deepspeed" and deepspeed.offload_optimizer
-        rate = OFFLOAD_BYTES_PER_SECOND if offloaded else self.rates.optimizer_bytes_per_second
-        return own / rate + held * WHOLE_GRADIENT_BYTES / self.rates.memory_bytes_per_second
 
-    def _gather_seconds(self, rank: int) -> float:
-        """Of the new weights over the data ranks."""
-        if self.links.data == 1:
-            return 0.0
-        near, far = self.links.between_data_ranks()
-        rate = self.links.data_rate(near.all_gather_bytes_per_second, far.all_gather_bytes_per_second)
-        weights = self.setup.element_bytes * self._held(rank)
-        return self._gathers * weights * self._ring / rate + near.collective_latency_seconds
+def _tied_seconds(setup: Setup, links: Links, rank: int) -> float:
+    """Of the gradients of a table that both ends of the pipeline hold."""
+    wire = setup.wire
+    held = [spec for stage in wire.stages_of(rank) for spec in setup.stages[stage].tensors]
+    table = sum(spec.held(links.tensor) for spec in held if spec.copies > 1)
+    if wire.pipeline == 1 or not table:
+        return 0.0
+    return FP32_BYTES * table / links.into(wire.num_stages - 1).all_reduce_bytes_per_second
 
-    def _held(self, rank: int) -> int:
-        return self.setup.held_by(rank)
 
-    @property
-    def _ring(self) -> float:
-        return (self.links.data - 1) / self.links.data
-
-    @property
-    def _zero_stage(self) -> int:
-        return self.setup.config.engine.deepspeed.zero_stage if self.setup.config.engine.kind == "deepspeed" else 1
-
-    @property
-    def _reductions(self) -> int:
-        """ZeRO-2 and ZeRO-3 reduce the gradients of every micro-batch."""
-        return self.setup.micro_batches if self._zero_stage > 1 else 1
-
-    @property
-    def _gathers(self) -> int:
-        """ZeRO-3 gathers the weights for every forward and every backward."""
-        return 2 * self.setup.micro_batches if self._zero_stage > 2 else 1
+def _update_seconds(setup: Setup, rates: Rates, held: int) -> float:
+    """Of the norm, the clipping and AdamW, on what the rank owns; its whole gradient is cleared, too."""
+    engine = setup.config.engine
+    copied = 0 if setup.element_bytes == FP32_BYTES else FP32_BYTES + setup.element_bytes
+    own = held / setup.data * (ADAM_BYTES + NORM_AND_CLIP_BYTES + copied)
+    offloaded = engine.kind == "deepspeed" and engine.deepspeed.offload_optimizer
+    rate = OFFLOAD_BYTES_PER_SECOND if offloaded else rates.optimizer_bytes_per_second
+    return own / rate + held * WHOLE_GRADIENT_BYTES / rates.memory_bytes_per_second

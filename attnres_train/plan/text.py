@@ -135,7 +135,7 @@ def _time_rows(plan: Plan) -> list[tuple[str, str]]:
         ("time", f"{_seconds(time.step_seconds)} a step on {plan.setup.world} x {machine.name}, {_rate(time)}"),
         ("", f"{_hours(time.run_hours)} hours for the run, {_hours(time.device_hours)} device-hours"),
         ("of it", ", ".join(spent) + rank),
-        ("assumed" if not time.measured else "taken", time.assumptions),
+        ("taken" if machine.measured else "assumed", machine.assumptions),
     ]
 
 

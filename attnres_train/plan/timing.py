@@ -18,7 +18,7 @@ from attnres_train.plan.checkpoint import plan_checkpoint
 from attnres_train.plan.links import Links
 from attnres_train.plan.simulate import Played, TurnSeconds, play, play_long
 from attnres_train.plan.speeds import Machine, Rates
-from attnres_train.plan.step_end import EndSeconds, StepEnd
+from attnres_train.plan.step_end import EndSeconds, end_seconds
 from attnres_train.plan.work import StageWork, Work, Worker
 from attnres_train.setup import Setup
 
@@ -59,9 +59,6 @@ class TimePlan:
     """A step in seconds. `kinds` are those of the busiest pipeline rank and sum up to the step; `bubble_fraction` is
     the share of the schedule that all ranks together wait, for work or for messages."""
 
-    device: str
-    measured: bool
-    assumptions: str
     step_seconds: float
     schedule_seconds: float
     bubble_fraction: float
@@ -162,9 +159,6 @@ class Timing:
         training, world = self.config.training, self.setup.world
         nodes = -(-world // self.machine.devices_per_node)
         return TimePlan(
-            device=self.machine.name,
-            measured=self.machine.measured,
-            assumptions=self.machine.assumptions,
             step_seconds=step,
             schedule_seconds=played.seconds,
             bubble_fraction=played.bubble_fraction,
@@ -181,8 +175,8 @@ class Timing:
     @cached_property
     def end(self) -> tuple[EndSeconds, ...]:
         """Of each pipeline rank, after its last turn."""
-        end = StepEnd(self.setup, self.links, self.rates)
-        return tuple(end.seconds(rank) for rank in range(self.wire.pipeline))
+        ranks = range(self.wire.pipeline)
+        return tuple(end_seconds(self.setup, self.links, self.rates, rank) for rank in ranks)
 
     def _with_end(self, finish: Sequence[float]) -> float:
         """Of a step whose ranks have done their last turns at `finish`."""

@@ -64,9 +64,6 @@ class Work:
     def __add__(self, other: Work) -> Work:
         return Work(*(a + b for a, b in zip(self.values, other.values, strict=True)))
 
-    def __mul__(self, factor: float) -> Work:
-        return Work(*(factor * value for value in self.values))
-
     @property
     def values(self) -> tuple[float, ...]:
         return tuple(vars(self).values())  # in the order of the fields, in which they were set

@@ -1,50 +1,38 @@
-"""Compute of a run in model FLOPs, its parameters, and the vocabulary both rest on, from what its files say."""
+"""Compute of a run in model FLOPs, and its parameters: as the run says, else as its configuration does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from attnres_train.config.build import build
 from attnres_train.config.keys import all_keys
 from attnres_train.config.run_config import RunConfig
-from attnres_train.model.describe import describe
-from attnres_train.model.size import training_flops_per_token
-from attnres_train.report.run_folder import Run
+from attnres_train.errors import Refused
+from attnres_train.report.run_folder import RunFiles
+from attnres_train.setup import Setup
 
 
-def flops_per_token(run: Run) -> float | None:
-    """Model FLOPs a token, as the run itself reckoned them: its rate in FLOPs over its rate in tokens.
+def flops_per_token(run: RunFiles) -> float | None:
+    """Model FLOPs a token; None where neither the run's facts nor its configuration tell."""
+    return _fact(run, "flops_per_token")
 
-    From the configuration where nothing is logged; None where that does not name its vocabulary either.
-    """
-    tokens = run.curve("throughput/tokens_per_second_per_device")
-    tflops = run.curve("throughput/model_tflops_per_device")
-    if tokens is not None and tflops is not None:
-        _, ours, theirs = np.intersect1d(tokens.steps, tflops.steps, return_indices=True)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratios = tflops.values[theirs] * 1e12 / tokens.values[ours]
-        ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
-        if len(ratios):
-            return float(np.median(ratios))
+
+def parameters(run: RunFiles) -> int | None:
+    """Parameters of the whole model; None likewise."""
+    found = _fact(run, "parameters")
+    return None if found is None else int(found)
+
+
+def _fact(run: RunFiles, name: str) -> float | None:
+    found = run.facts.get(name)
+    if isinstance(found, int | float):
+        return found
     config = run_config(run.config)
-    if config is None or config.tokenizer.vocab_size is None:
+    try:
+        return None if config is None else float(getattr(Setup.of(config), name))
+    except Refused:  # nobody knows its vocabulary
         return None
-    padded = config.model.padded_vocabulary(config.tokenizer.vocab_size, config.parallel.tensor)
-    return training_flops_per_token(config.model, padded, config.training.sequence_length)
-
-
-def parameters(run: Run) -> int | None:
-    """Parameters of the whole model. The padded vocabulary is the one that the run's FLOPs a token tell."""
-    config, flops = run_config(run.config), flops_per_token(run)
-    if config is None or flops is None:
-        return None
-    model = config.model
-    layers = training_flops_per_token(model, 0, config.training.sequence_length)
-    padded = round((flops - layers) / (3 * 2 * model.hidden_size))
-    return describe(model, config.residual, padded, padded).parameters
 
 
 def run_config(values: Mapping[str, Any] | None) -> RunConfig | None:

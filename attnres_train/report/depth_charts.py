@@ -11,7 +11,7 @@ from attnres_train.observe.depth_look import DepthLook, ReaderLook
 from attnres_train.observe.depth_map import column_name, has_shares, map_cells, map_columns, shows_shares
 from attnres_train.report.charts import Chart, Maps, Section, Series, both_in_legend, colour_of, kind_of
 from attnres_train.report.curves import Numbers
-from attnres_train.report.run_folder import Run
+from attnres_train.report.run_folder import RunFiles
 
 Value = Callable[[ReaderLook], float | None]
 _MOST_TICKS = 40
@@ -31,7 +31,7 @@ BY_DEPTH: Sequence[tuple[str, str, str, bool, Value]] = (
 """File name, title, unit, whether the scale is logarithmic, and the value of a reader."""
 
 
-def map_section(runs: Sequence[Run]) -> Section:
+def map_section(runs: Sequence[RunFiles]) -> Section:
     text = (
         "Where readers look: the mean weight of each source (across) for each sublayer and the head (down). Blue names "
         "are attention, brown ones MLPs. Colours stand for the weight, in finer steps among small ones, or, of many "
@@ -43,7 +43,7 @@ def map_section(runs: Sequence[Run]) -> Section:
     return Section("Depth maps", text, [maps for i, run in enumerate(runs) if (maps := depth_maps(run, i))])
 
 
-def by_depth_section(runs: Sequence[Run]) -> Section:
+def by_depth_section(runs: Sequence[RunFiles]) -> Section:
     text = (
         "Along the depth: circles are attention, squares MLPs, the diamond is the head. Solid: the last look; dashed: "
         "the first. Sums that grow with depth beside outputs that do not are PreNorm's dilution; bounded sums and even "
@@ -56,7 +56,7 @@ def by_depth_section(runs: Sequence[Run]) -> Section:
     return Section("By depth", text, [chart for chart in charts if chart.series])
 
 
-def depth_maps(run: Run, number: int) -> Maps | None:
+def depth_maps(run: RunFiles, number: int) -> Maps | None:
     """None where nothing is weighed, as with the standard residual."""
     if not _weighs(run):
         return None
@@ -101,7 +101,7 @@ def profile(look: DepthLook, value: Value) -> tuple[Numbers, Numbers, list[str]]
     return np.array(positions, dtype=np.float64), np.array(values, dtype=np.float64), list(names)
 
 
-def _first_and_last(runs: Sequence[Run], value: Value) -> Iterator[Series]:
+def _first_and_last(runs: Sequence[RunFiles], value: Value) -> Iterator[Series]:
     both = both_in_legend(len(runs))
     for number, run in enumerate(runs):
         looks = [run.looks[0], run.looks[-1]] if len(run.looks) > 1 else list(run.looks)
@@ -116,7 +116,7 @@ def _first_and_last(runs: Sequence[Run], value: Value) -> Iterator[Series]:
                 yield Series(label, x, y, colour, style, kinds, **legend)  # type: ignore[arg-type]
 
 
-def _weighs(run: Run) -> bool:
+def _weighs(run: RunFiles) -> bool:
     return bool(run.looks) and any(reader.weights for reader in run.looks[-1][1].readers)
 
 

@@ -15,7 +15,7 @@ from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Table
 from attnres_train.report.compute import flops_per_token, parameters
 from attnres_train.report.curves import FEWEST_SMOOTHED, Curve, smoothed
-from attnres_train.report.run_folder import Run
+from attnres_train.report.run_folder import RunFiles
 
 NOT_THERE = "–"
 
@@ -51,7 +51,7 @@ class Facts:
     alarms: int
 
 
-def facts_of(run: Run, span: float | None = None) -> Facts:
+def facts_of(run: RunFiles, span: float | None = None) -> Facts:
     """What the files of `run` say; `span`: tokens that the training loss is smoothed over, None leaves it as it is."""
     training = run.curve("loss/train")
     position = training if training is not None else run.curve("loss/valid")
@@ -155,7 +155,7 @@ def _setting(value: Any) -> str:
     return NONE_TEXT if value in (None, NONE_TEXT) else show_value(value)
 
 
-def _last(run: Run, tag: str) -> float | None:
+def _last(run: RunFiles, tag: str) -> float | None:
     curve = run.curve(tag)
     return None if curve is None else curve.last
 

@@ -1,10 +1,11 @@
-"""A run folder as plain values, from its small files alone: `config.toml`, `metrics.jsonl`, `depth.jsonl`.
+"""A run folder as plain values, from its small files alone: its configuration, facts, metrics and looks at the depth.
 
 What is damaged or absent is told in `notes`; only a folder that is no run is refused.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.record_lines import LOSS_TOKENS, record_of
 from attnres_train.plan.page import counted
 from attnres_train.report.curves import Curve, Point
+from attnres_train.setup import FACTS
 
 MOST_PROBLEMS = 5
 """Of a configuration that are told."""
@@ -30,12 +32,14 @@ MOST_LOOKS = 32
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFiles:
     """One run. `config` has values by dotted key, and is None where there is none that can be read."""
 
     label: str
     folder: Path
     config: Mapping[str, Any] | None
+    facts: Mapping[str, Any]
+    """`Setup.facts` as the run wrote them; none of a run of an older version."""
     curves: Mapping[str, Curve]
     """By tag; those of the depth are left to `looks`."""
     looks: Sequence[tuple[int, DepthLook]]
@@ -54,7 +58,7 @@ class Run:
         return {one.removeprefix(f"{tag}/"): curve for one, curve in self.curves.items() if one.startswith(f"{tag}/")}
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> list[RunFiles]:
     """Every run, under names that tell them apart.
 
     Raises Refused with every folder that is no run.
@@ -69,13 +73,14 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     return [read_run(folder, label) for folder, label in zip(absolute, labels, strict=True)]
 
 
-def read_run(folder: Path, label: str) -> Run:
+def read_run(folder: Path, label: str) -> RunFiles:
     """What the files of `folder` say."""
     config, config_notes = _config(folder / "config.toml")
+    facts, facts_notes = _facts(folder / FACTS)
     curves, metric_notes = _curves(folder / "metrics.jsonl")
     depth = _depth(folder / "depth.jsonl")
-    notes = [*config_notes, *metric_notes, *depth.notes]
-    return Run(label, folder, config, curves, depth.looks, depth.taken, depth.alarms, notes)
+    notes = [*config_notes, *facts_notes, *metric_notes, *depth.notes]
+    return RunFiles(label, folder, config, facts, curves, depth.looks, depth.taken, depth.alarms, notes)
 
 
 def short_names(paths: Sequence[Sequence[str]]) -> list[str]:
@@ -115,6 +120,16 @@ def _config(path: Path) -> tuple[Mapping[str, Any] | None, list[str]]:
     left_out = {problem.key for problem in wrong}
     sound = {key: value for key, value in values.items() if key not in left_out}
     return sound, [f"{path.name}: {words}" for words in problems]
+
+
+def _facts(path: Path) -> tuple[Mapping[str, Any], list[str]]:
+    if not path.exists():
+        return {}, []
+    try:
+        facts = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        facts = None
+    return (facts, []) if isinstance(facts, dict) else ({}, [f"{path.name} cannot be read"])
 
 
 @dataclass

@@ -20,7 +20,7 @@ from attnres_train.report.curves import (
     smoothing_span,
     thinned,
 )
-from attnres_train.report.run_folder import Run
+from attnres_train.report.run_folder import RunFiles
 
 MOST_POINTS = 1500
 """Of one curve on the page."""
@@ -30,12 +30,12 @@ _STEP, _TOKENS, _COMPUTE = "step", "tokens", "compute (model FLOPs)"
 Axis = Callable[[Curve], Numbers | None]
 
 
-def shared_span(runs: Sequence[Run]) -> float | None:
+def shared_span(runs: Sequence[RunFiles]) -> float | None:
     """Tokens that the curves of all `runs` are smoothed over; None where they are not."""
     return smoothing_span([curve for run in runs if (curve := run.curve("loss/train")) is not None])
 
 
-def loss_section(runs: Sequence[Run]) -> Section:
+def loss_section(runs: Sequence[RunFiles]) -> Section:
     span = shared_span(runs)
     by_flops = [(run, flops_per_token(run)) for run in runs]
     axes: list[tuple[str, str, Sequence[Axis]]] = [
@@ -64,7 +64,7 @@ def loss_section(runs: Sequence[Run]) -> Section:
     return Section("Loss", text + thinning_note(runs, span), list(_filled(charts)))
 
 
-def optimization_section(runs: Sequence[Run]) -> Section:
+def optimization_section(runs: Sequence[RunFiles]) -> Section:
     norm, span = "optim/grad_norm", shared_span(runs)
     charts = [
         _chart(runs, "learning-rate", "Learning rate", "learning rate", "optim/lr"),
@@ -75,7 +75,7 @@ def optimization_section(runs: Sequence[Run]) -> Section:
     return Section("Optimization", text, list(_filled(charts)))
 
 
-def speed_section(runs: Sequence[Run]) -> Section:
+def speed_section(runs: Sequence[RunFiles]) -> Section:
     rate, flops = "throughput/tokens_per_second", "throughput/model_tflops_per_device"
     span = shared_span(runs)
     charts = [
@@ -91,7 +91,7 @@ def speed_section(runs: Sequence[Run]) -> Section:
     return Section("Speed", text, list(_filled(charts)))
 
 
-def memory_section(runs: Sequence[Run]) -> Section:
+def memory_section(runs: Sequence[RunFiles]) -> Section:
     charts = [
         _chart(runs, "memory", "Peak memory of the fullest rank", "GiB", "memory/peak_gib"),
         _chart(runs, "wire-forward", "Sent forward in a step", "MiB", "pipeline/forward_bytes", scale=2**-20),
@@ -101,7 +101,7 @@ def memory_section(runs: Sequence[Run]) -> Section:
     return Section("Memory and wire", "What crosses the stages of the pipeline, all of them.", list(_filled(charts)))
 
 
-def thinning_note(runs: Sequence[Run], span: float | None) -> str:
+def thinning_note(runs: Sequence[RunFiles], span: float | None) -> str:
     """What a smoothed value is, and what is not shown of the longest curve."""
     longest = max((len(curve) for run in runs for curve in run.curves.values()), default=0)
     words = ""
@@ -122,7 +122,7 @@ def _compute(flops: float | None, curve: Curve) -> Numbers | None:
     return None if flops is None else curve.tokens * flops
 
 
-def _loss_series(run: Run, number: int, x_of: Axis, both: bool, span: float | None) -> Iterator[Series]:
+def _loss_series(run: RunFiles, number: int, x_of: Axis, both: bool, span: float | None) -> Iterator[Series]:
     colour, group = colour_of(number), "" if both else run.label
     if (curve := run.curve("loss/train")) is not None:
         yield from _raw_and_smooth(curve, f"{run.label}, training", colour, x_of, span, group)
@@ -150,7 +150,7 @@ def _raw_and_smooth(
 
 
 def _chart(
-    runs: Sequence[Run],
+    runs: Sequence[RunFiles],
     name: str,
     title: str,
     unit: str,
@@ -169,7 +169,7 @@ def _chart(
 
 
 def _by_name(
-    runs: Sequence[Run], name: str, title: str, unit: str, tag: str, style: Style, span: float | None
+    runs: Sequence[RunFiles], name: str, title: str, unit: str, tag: str, style: Style, span: float | None
 ) -> Iterator[Chart]:
     """`TAG/NAME`: of one run all names in one chart, of several runs a chart a name."""
     names = list(dict.fromkeys(part for run in runs for part in run.parts(tag)))
@@ -195,7 +195,7 @@ def _against_steps(curves: Sequence[tuple[str, Curve, int]], style: Style, span:
     return series
 
 
-def _phases(run: Run, number: int) -> Chart | None:
+def _phases(run: RunFiles, number: int) -> Chart | None:
     """Seconds of a step by phase, on each other; what no phase accounts for lies on top."""
     whole = run.curve("time/step_seconds")
     phases = {phase: curve for phase in PHASES if (curve := run.curve(f"time/{phase}_seconds")) is not None}

@@ -14,7 +14,7 @@ from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
 from attnres_train.report.depth_charts import by_depth_section, map_section
 from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_tables
 from attnres_train.report.page import page
-from attnres_train.report.run_folder import Run, read_runs
+from attnres_train.report.run_folder import RunFiles, read_runs
 from attnres_train.report.still import png_of, still_chart, still_maps
 from attnres_train.report.training_charts import (
     loss_section,
@@ -34,7 +34,7 @@ class Report:
 
     page: Path
     pictures: Sequence[Path]
-    runs: Sequence[Run]
+    runs: Sequence[RunFiles]
     facts: Sequence[Facts]
     differences: Mapping[str, Mapping[str, Any]]
 
@@ -70,7 +70,9 @@ def report(folders: Sequence[Path], output: Path) -> Report:
     return Report(path, pictures, runs, facts, found)
 
 
-def sections_of(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]) -> list[Section]:
+def sections_of(
+    runs: Sequence[RunFiles], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]
+) -> list[Section]:
     """All that have something to show. `found`: what differs between the configurations."""
     sections = [
         overview_section(runs, facts, found),
@@ -84,7 +86,9 @@ def sections_of(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str,
     return [section for section in sections if section.items]
 
 
-def overview_section(runs: Sequence[Run], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]) -> Section:
+def overview_section(
+    runs: Sequence[RunFiles], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]
+) -> Section:
     tables = facts_tables(facts, shared_span(runs))
     alarms = [[run.label, f"{step:,}", words] for run in runs for step, words in run.alarms]
     if alarms:

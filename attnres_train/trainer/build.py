@@ -33,10 +33,9 @@ class Parts:
 def build_parts(setup: Setup, grid: Grid) -> Parts:
     """The stages of this rank with their initial weights, in an engine, and the pipeline around them."""
     config, parallel = setup.config, setup.config.parallel
-    dtype = DTYPES[config.training.precision]
     megatron = transformer_config(
         config.model,
-        dtype=dtype,
+        dtype=DTYPES[config.training.precision],
         tensor=parallel.tensor,
         pipeline=parallel.pipeline,
         virtual=parallel.virtual,
@@ -46,16 +45,7 @@ def build_parts(setup: Setup, grid: Grid) -> Parts:
     )
     stages = [build_stage(setup, grid, megatron, stage) for stage in grid.stages()]
     engine = _build_engine(config, grid, megatron, stages)
-    pipeline = Pipeline(
-        grid,
-        megatron,
-        setup.wire,
-        parallel,
-        micro_batch_size=config.training.micro_batch_size,
-        sequence_length=config.training.sequence_length,
-        dtype=dtype,
-    )
-    return Parts(stages, engine, pipeline)
+    return Parts(stages, engine, Pipeline(setup, grid, megatron, finalize=engine.finalize))
 
 
 def parameters_of(config: RunConfig, grid: Grid, vocabulary_size: int) -> list[LogicalParameter]:
@@ -78,7 +68,6 @@ def _build_engine(config: RunConfig, grid: Grid, megatron: TransformerConfig, st
         stages,
         config.optimizer,
         config.engine.deepspeed,
-        megatron,
         grid,
         config.training.micro_batch_size,
     )

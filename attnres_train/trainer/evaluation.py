@@ -11,7 +11,6 @@ import torch
 from attnres_train.data.loader import Batch, validation_batches
 from attnres_train.data.validation import ValidationData
 from attnres_train.parallel.schedule import Schedule
-from attnres_train.parallel.transport import Traffic
 from attnres_train.progress import LossSum
 from attnres_train.trainer.build import Parts
 from attnres_train.trainer.step import agree
@@ -42,8 +41,6 @@ def evaluate(
     finally:
         for chunk in parts.engine.chunks:
             chunk.train()
-        parts.pipeline.communicator.take_traffic()  # neither the bytes nor the seconds are a training step's
-        parts.pipeline.stopwatch.take()
 
 
 def _evaluate(
@@ -54,13 +51,13 @@ def _evaluate(
     stop = False
     for name, data in sets.items():
         batches = validation_batches(data, micro_batch_size, grid.data_rank, grid.data)
-        for round_ in _rounds(batches, parts.pipeline.communicator.schedule):
+        for round_ in _rounds(batches, parts.pipeline.setup.schedule_of):
             if stop:
                 return Evaluation(None, stop_requested=True)
-            totals = parts.pipeline.run(parts.engine.chunks, round_, forward_only=True)
-            agreed = agree(grid, {name: totals.whole}, Traffic(), asked_to_stop())
+            ran = parts.pipeline.run(parts.engine.chunks, round_, forward_only=True)
+            agreed = agree(grid, {name: ran.totals.whole}, {"stop": asked_to_stop()})
             losses[name] = losses[name].plus(agreed.losses[name])
-            stop = agreed.stop_requested
+            stop = agreed.counts["stop"] > 0
     return Evaluation(losses, stop)
 
 

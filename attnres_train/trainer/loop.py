@@ -40,7 +40,6 @@ from attnres_train.trainer.skipped import SkippedSteps
 from attnres_train.trainer.step import train_step
 
 log = logging.getLogger(CONSOLE)
-CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ class Run:
     validation: Mapping[str, ValidationData]
     """By name, as in `Corpora`."""
     identity: RunIdentity
-    resolved: str
-    """The configuration as a commented TOML file, for the run folder."""
+    texts: Mapping[str, str]
+    """What the run folder says of the run, by file: the configuration as commented TOML, the facts of the model."""
     folder: Path
     checkpoint: Choice | None
     """Where to continue from; None starts at step 0."""
@@ -83,8 +82,8 @@ def train(run: Run) -> ExitCode:
             return ExitCode.DONE
     else:
         check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
-        if run.grid.rank == 0 and not (run.folder / CONFIG).exists():
-            keep_text(run.folder / CONFIG, run.resolved)
+        if run.grid.keeps_run:
+            _keep_texts(run, [name for name in run.texts if not (run.folder / name).exists()])
     recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
     run.stop.training_begins()
     stopped = _evaluate(run, recorder, state, recorded) if owed else False
@@ -105,18 +104,18 @@ def _steps(run: Run, recorder: Recorder, state: TrainState, last_step: int) -> t
     stopped, began = False, state.step
     while state.step < last_step and not stopped:
         run.presence.at("training", state.step + 1)
-        asked = run.stop.asked()
+        votes = {"stop": run.stop.asked(), **saves.votes()}
         looks = _looks(state.step + 1, config)
         with watch.looking() if looks else nullcontext(), profiling.around(state.step + 1):
-            state, report, batches = train_step(run.parts, run.loader, config, state, asked, saves.standing)
-        stopped = report.stop_requested and state.step < config.training.steps
+            state, report, batches = train_step(run.parts, run.loader, config, state, votes)
+        stopped = report.votes["stop"] > 0 and state.step < config.training.steps
         claimed_anew = run.claim is not None and run.claim.renew()
         recorder.step(state, report, [batch.sample_ids for batch in batches], last=stopped or state.step == last_step)
-        if run.grid.rank == 0 and (claimed_anew or state.step == began + 1):
+        if run.grid.keeps_run and (claimed_anew or state.step == began + 1):
             _keep_settings(run, recorder, state.step - 1)
         if looks:
             recorder.depth(state, watch.collect())
-        saves.advance(report)
+        saves.advance(report.votes)
         if enough := skipped.look_at(state, report):
             saves.finish()
             raise RuntimeError(enough)
@@ -172,10 +171,15 @@ def _say(lines: list[str]) -> None:
 def _keep_settings(run: Run, recorder: Recorder, began: int) -> None:
     """Only once the step after `began` has been trained with them: a launch that trains nothing leaves the folder as
     it was."""
-    keep_text(run.folder / CONFIG, run.resolved)
+    _keep_texts(run, run.texts)
     changed = keep_history(run.folder, began, run.grid.world_size, run.identity.settings)
     if changed is not None:
         recorder.text(began + 1, "settings", changed)
+
+
+def _keep_texts(run: Run, names: Collection[str]) -> None:
+    for name in names:
+        keep_text(run.folder / name, run.texts[name])
 
 
 def _looks(step: int, config: RunConfig) -> bool:

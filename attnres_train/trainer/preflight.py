@@ -79,7 +79,7 @@ def preflight(settings: Mapping[str, object], data: Mapping[str, str], backend: 
     token = [secrets.token_hex(8)]
     dist.broadcast_object_list(token, src=0, group=grid.control)
     sign = folder / "ranks" / f".seen-by-rank-0-{token[0]}"
-    if grid.rank == 0:
+    if grid.keeps_run:
         sign.touch()
     dist.barrier(group=grid.control)
     mine = Standing(
@@ -94,7 +94,7 @@ def preflight(settings: Mapping[str, object], data: Mapping[str, str], backend: 
     )
     everybody = [mine] * grid.world_size
     dist.all_gather_object(everybody, mine, group=grid.control)
-    if grid.rank == 0:
+    if grid.keeps_run:
         sign.unlink(missing_ok=True)
     if problems := disagreements(everybody, folder):
         raise Refused(problems)

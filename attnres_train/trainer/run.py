@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from attnres_train.observe.metrics import Rates
 from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
 from attnres_train.plan.devices import device_called
-from attnres_train.setup import Setup
+from attnres_train.setup import FACTS, Setup
 from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.config import last_step_of
 from attnres_train.trainer.loop import Run, train
@@ -73,7 +74,10 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
                 loader=loader,
                 validation=corpora.valid,
                 identity=RunIdentity(setup.layers_per_stage, corpora.fingerprints(draw), settings),
-                resolved=resolved_toml(config, loaded.origins),
+                texts={
+                    "config.toml": resolved_toml(config, loaded.origins),
+                    FACTS: json.dumps(setup.facts, indent=2) + "\n",
+                },
                 folder=folder,
                 checkpoint=checkpoint,
                 rates=Rates(setup.flops_per_token, peak),
@@ -93,7 +97,7 @@ def _enter(folder: Path, resume: str, grid: Grid) -> tuple[Claim | None, Choice 
     """
     claim: Claim | None = None
     problems: list[Sequence[Problem] | None] = [None]
-    if grid.rank == 0:
+    if grid.keeps_run:
         try:
             claim = Claim(folder)
         except Refused as refusal:

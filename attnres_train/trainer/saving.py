@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from attnres_train.checkpoint.config import CheckpointConfig
-from attnres_train.checkpoint.save import NOTHING_TO_WRITE, CheckpointSave, RunIdentity, Written
+from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.engine.interface import Engine
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.recorder import Recorder
 from attnres_train.parallel.grid import Grid
-from attnres_train.progress import StepReport, TrainState
+from attnres_train.progress import TrainState
 
 log = logging.getLogger(CONSOLE)
 
 
 class Saves:
-    """The checkpoints of a run, of which one at a time is under way. All methods but `standing` are collectives."""
+    """The checkpoints of a run, of which one at a time is under way. All methods but `votes` are collectives."""
 
     def __init__(
         self,
@@ -35,10 +36,10 @@ class Saves:
         self._published: CheckpointSave | None = None
         self._told: set[str] = set()
 
-    @property
-    def standing(self) -> Written:
-        """How this rank's part of the one under way stands."""
-        return NOTHING_TO_WRITE if self._current is None else self._current.written()
+    def votes(self) -> dict[str, bool]:
+        """How this rank's part of the one under way stands, for the ranks to count."""
+        mine = None if self._current is None else self._current.written()
+        return {"writing": mine is not None and not mine.done, "failed": mine is not None and mine.failure is not None}
 
     def start(self, state: TrainState) -> None:
         """Begin to save `state`; the one before, if it is still under way, is waited for."""
@@ -50,9 +51,9 @@ class Saves:
             self._settle()
         self.recorder.checkpoint_started(state, time.perf_counter() - began)
 
-    def advance(self, report: StepReport) -> None:
-        """Publish the one under way, if the step's report says that every rank has written or that one has failed."""
-        if self._current is not None and (report.failed_ranks or not report.writing_ranks):
+    def advance(self, counted: Mapping[str, int]) -> None:
+        """Publish the one under way, if the votes counted in a step say that every rank has written or one failed."""
+        if self._current is not None and (counted["failed"] or not counted["writing"]):
             self._publish()
 
     def finish(self) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from attnres_train.checkpoint.save import NOTHING_TO_WRITE, Written
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.ahead import StepLoader
 from attnres_train.data.config import source_names
@@ -16,7 +15,7 @@ from attnres_train.data.loader import Batch
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pipeline import LossTotals
-from attnres_train.parallel.transport import Traffic
+from attnres_train.parallel.stopwatch import Stopwatch
 from attnres_train.progress import LossSum, StepReport, TrainState, added
 from attnres_train.trainer.build import Parts
 
@@ -26,26 +25,25 @@ def train_step(
     loader: StepLoader,
     config: RunConfig,
     state: TrainState,
-    stop_requested: bool,
-    writing: Written = NOTHING_TO_WRITE,
+    votes: Mapping[str, bool],
 ) -> tuple[TrainState, StepReport, Sequence[Batch]]:
     """Run the step after `state`: every rank calls it, and every rank gets the same report.
 
-    `writing` is how a checkpoint stands that this rank writes meanwhile.
+    `votes` are of this rank, by names that are the same on every rank; the report counts them.
     """
-    stopwatch = parts.pipeline.stopwatch
+    stopwatch = Stopwatch(parts.pipeline.grid.device)
     with stopwatch.phase("data"):
         batches = loader.step(state.samples)
     rate = learning_rate(config.optimizer, config.schedule, config.training.steps, state.step + 1)
 
     parts.engine.zero_grad()
-    totals = parts.pipeline.run(parts.engine.chunks, batches)
+    ran = parts.pipeline.run(parts.engine.chunks, batches)
     with stopwatch.phase("optimizer"):
         update = parts.engine.step(rate)
 
-    traffic = parts.pipeline.communicator.take_traffic()
-    losses = losses_by_source(totals, batches, source_names(config.data.train))
-    agreed = agree(parts.pipeline.grid, losses, traffic, stop_requested, writing)
+    losses = losses_by_source(ran.totals, batches, source_names(config.data.train))
+    sent = {"forward": ran.traffic.forward_bytes, "backward": ran.traffic.backward_bytes}
+    agreed = agree(parts.pipeline.grid, losses, {**votes, **sent})
     unrecorded = added(state.losses, agreed.losses)
     report = StepReport(
         losses=unrecorded,
@@ -53,14 +51,12 @@ def train_step(
         learning_rate=rate,
         applied=update.applied,
         tokens=agreed.tokens,
-        forward_bytes=agreed.forward_bytes,
-        backward_bytes=agreed.backward_bytes,
-        stop_requested=agreed.stop_requested,
-        seconds=stopwatch.take(),
-        kept_bytes=traffic.kept_bytes,
-        not_finite=() if update.applied else culprits(parts.pipeline.grid, totals, batches),
-        writing_ranks=agreed.writing_ranks,
-        failed_ranks=agreed.failed_ranks,
+        forward_bytes=agreed.counts["forward"],
+        backward_bytes=agreed.counts["backward"],
+        votes={name: agreed.counts[name] for name in votes},
+        seconds={**ran.seconds, **stopwatch.take()},
+        kept_bytes=ran.traffic.kept_bytes,
+        not_finite=() if update.applied else culprits(parts.pipeline.grid, ran.totals, batches),
     )
     recorded = config.observe.records(state.step + 1, applied=update.applied)
     state = state.after(
@@ -88,45 +84,35 @@ class Agreed:
     """Sums over the ranks of one step."""
 
     losses: Mapping[str, LossSum]
-    tokens: int
-    """That count, of the first of `losses`."""
-    forward_bytes: int
-    backward_bytes: int
-    stop_requested: bool
-    writing_ranks: int
-    failed_ranks: int
+    counts: Mapping[str, int]
+
+    @property
+    def tokens(self) -> int:
+        """That count, of the first of `losses`."""
+        return next(iter(self.losses.values())).tokens
 
 
-def agree(
-    grid: Grid,
-    losses: Mapping[str, LossSum],
-    traffic: Traffic,
-    stop_requested: bool,
-    writing: Written = NOTHING_TO_WRITE,
-) -> Agreed:
-    """One small all-reduce: losses where they are known, the bytes sent, whether anybody must stop or still writes.
+def agree(grid: Grid, losses: Mapping[str, LossSum], counts: Mapping[str, int]) -> Agreed:
+    """One small all-reduce: losses where they are known, and whatever else every rank counts, bytes and votes.
 
-    `losses` have the same names on every rank.
+    Both have the same names on every rank.
     """
     known = [number for of_name in losses.values() for number in of_name]
-    mine = known if grid.is_loss_owner else [0.0] * len(known)
-    mine += [traffic.forward_bytes, traffic.backward_bytes]
-    mine += [stop_requested, not writing.done, writing.failure is not None]
+    mine = [*(known if grid.owns_loss else [0.0] * len(known)), *counts.values()]
     values = torch.tensor(mine, dtype=torch.float64)
     dist.all_reduce(values, group=grid.control)
-    *sums, forward_bytes, backward_bytes, stops, writing_ranks, failed_ranks = values.tolist()
+    sums = values[: len(known)].tolist()
     pairs = zip(sums[::2], sums[1::2], strict=True)
-    agreed = {name: LossSum(loss, int(tokens)) for name, (loss, tokens) in zip(losses, pairs, strict=True)}
-    tokens = next(iter(agreed.values())).tokens
     return Agreed(
-        agreed, tokens, int(forward_bytes), int(backward_bytes), stops > 0, int(writing_ranks), int(failed_ranks)
+        {name: LossSum(loss, int(tokens)) for name, (loss, tokens) in zip(losses, pairs, strict=True)},
+        dict(zip(counts, values[len(known) :].long().tolist(), strict=True)),
     )
 
 
 def culprits(grid: Grid, totals: LossTotals, batches: Sequence[Batch]) -> tuple[str, ...]:
     """Ranks and samples whose loss is not finite, in words, on every rank. A collective."""
     mine = None
-    if grid.is_loss_owner and totals.not_finite:
+    if grid.owns_loss and totals.not_finite:
         samples = [sample for number in totals.not_finite for sample in batches[number].sample_ids]
         mine = f"rank {grid.rank}: samples {', '.join(samples)}"
     everybody: list[str | None] = [None] * grid.world_size

@@ -38,7 +38,7 @@ def main() -> None:
     options = _options()
     from attnres_train.config.load import Loaded
     from attnres_train.doctor.device import measure_device
-    from attnres_train.doctor.machine import _devices
+    from attnres_train.doctor.look import _devices
 
     base = config_of(options, {})
     device = measure_device(Loaded(Path("bench.toml"), base, {}), 1, 2, _devices())

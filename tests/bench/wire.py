@@ -221,25 +221,22 @@ def _take_turns(cases: Mapping[str, Case], options: argparse.Namespace, grid: An
 
 def _case(options: argparse.Namespace, grid: Any, name: str) -> Case:
     """The stages of this rank, in their engine, and one whole step over them."""
-    from attnres_train.parallel.split import balanced_split
-    from attnres_train.parallel.wire import slice_bytes
+    from attnres_train.setup import Setup
     from attnres_train.trainer.build import build_parts
 
     config = _config(options, name)
-    split = balanced_split(options.layers, options.ranks * options.virtual)
-    parts = build_parts(config, replace(grid, parallel=config.parallel), split, VOCABULARY)
+    setup = Setup.of(config, grid.world_size, VOCABULARY)
+    parts = build_parts(setup, replace(grid, parallel=config.parallel))
     batches = _batches(options)
 
     def step() -> int:
         parts.engine.zero_grad()
-        parts.pipeline.run(parts.engine.chunks, batches)
+        traffic = parts.pipeline.run(parts.engine.chunks, batches).traffic
         parts.engine.step(1e-4)
-        traffic = parts.pipeline.communicator.take_traffic()
         return traffic.forward_bytes + traffic.backward_bytes
 
-    plan = parts.pipeline.plan
-    one_slice = slice_bytes(options.sequence, options.batch, options.width, element_bytes=4)
-    return Case(step, (plan.slices_total + plan.slices_back_total) * one_slice * options.micro_batches)
+    slices = setup.wire.slices_total + setup.wire.slices_back_total
+    return Case(step, slices * setup.slice_bytes * options.micro_batches)
 
 
 def _config(options: argparse.Namespace, name: str) -> Any:
@@ -269,7 +266,7 @@ def _config(options: argparse.Namespace, name: str) -> Any:
             steps=1,
             precision="fp32",
         ),
-        parallel=ParallelConfig(pipeline=options.ranks, virtual=options.virtual, **CASES[name]),
+        parallel=ParallelConfig(pipeline=options.ranks, virtual=options.virtual, balance="layers", **CASES[name]),
     )
 
 

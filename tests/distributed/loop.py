@@ -65,8 +65,8 @@ def run_loop(
             parts=parts,
             loader=SyntheticLoader(grid, config.training.global_batch_size),
             validation=validation or {},  # type: ignore[arg-type]
-            identity=RunIdentity(parts.pipeline.plan.layers_per_stage, fingerprints or {}, {}),
-            resolved="",
+            identity=RunIdentity(parts.pipeline.setup.layers_per_stage, fingerprints or {}, {}),
+            texts={"config.toml": ""},
             folder=folder,
             checkpoint=choose_checkpoint(config.checkpoint.resume, folder, grid),
             rates=Rates(1.0, None),

@@ -42,7 +42,7 @@ def run_steps(
         losses.append(loss)
         norms.append(norm)
     if save:
-        identity = RunIdentity(parts.pipeline.plan.layers_per_stage, FINGERPRINTS, SETTINGS)
+        identity = RunIdentity(parts.pipeline.setup.layers_per_stage, FINGERPRINTS, SETTINGS)
         state = TrainState(step=last, samples=8 * last, tokens=last, skipped_steps=1)
         save_whole(CheckpointSave.start(folder, parts.engine, grid, state, identity))
     states = parts.engine.export_state()

@@ -160,9 +160,9 @@ def loss_sums() -> tuple[float, float, float]:
     batches = step_batches(0, apart=True)
     (chunk,) = parts.engine.chunks
     with torch.no_grad():
-        totals = parts.pipeline.run(parts.engine.chunks, batches, forward_only=True)
+        totals = parts.pipeline.run(parts.engine.chunks, batches, forward_only=True).totals
         crossing = [replace(batch, segments_BT=None) for batch in batches]
-        totals_crossing = parts.pipeline.run(parts.engine.chunks, crossing, forward_only=True)
+        totals_crossing = parts.pipeline.run(parts.engine.chunks, crossing, forward_only=True).totals
         expected = 0.0
         for batch in batches:
             apart = Documents.of(batch.segments_BT, grid.device)

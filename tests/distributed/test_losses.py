@@ -76,8 +76,8 @@ def one_step(config: RunConfig) -> tuple[dict[str, LossSum], dict[str, LossSum]]
             for batch in loader.step(0)
         ]
         with torch.no_grad():
-            alone[name] = parts.pipeline.run(parts.engine.chunks, masked, forward_only=True).whole
-    _, report, _ = train_step(parts, loader, config, TrainState(), stop_requested=False)
+            alone[name] = parts.pipeline.run(parts.engine.chunks, masked, forward_only=True).totals.whole
+    _, report, _ = train_step(parts, loader, config, TrainState(), {})
     return dict(report.losses), alone
 
 

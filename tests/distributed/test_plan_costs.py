@@ -16,6 +16,8 @@ from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.parallel.grid import build_grid
+from attnres_train.parallel.pipeline import Ran
+from attnres_train.parallel.transport import Traffic
 from attnres_train.plan import Plan, plan
 from attnres_train.progress import TrainState
 from attnres_train.setup import Setup
@@ -67,10 +69,9 @@ def measured(config: RunConfig, folder: str) -> Measured:
         parts.engine.step(1e-3)
 
     step()  # makes the moments
-    parts.pipeline.communicator.take_traffic()
     engine: Any = parts.engine
-    peak = max(_peak_of_a_pass(parts, batches), peak_bytes(lambda: engine.step(1e-3), _standing(parts)))
-    traffic = parts.pipeline.communicator.take_traffic()
+    pass_peak, traffic = _peak_of_a_pass(parts, batches)
+    peak = max(pass_peak, peak_bytes(lambda: engine.step(1e-3), _standing(parts)))
     save = CheckpointSave.start(
         Path(folder),
         parts.engine,
@@ -95,12 +96,14 @@ def measured(config: RunConfig, folder: str) -> Measured:
     )
 
 
-def _peak_of_a_pass(parts: Parts, batches: list[Any]) -> int:
-    """Of forward and backward. Gradients are not reduced: gloo copies them all for it, NCCL does not."""
+def _peak_of_a_pass(parts: Parts, batches: list[Any]) -> tuple[int, Traffic]:
+    """Of forward and backward, and what they sent. Not of reducing: gloo copies all gradients for it, NCCL does not."""
     config = parts.pipeline.communicator.config
     reduce, config.finalize_model_grads_func = config.finalize_model_grads_func, None
     try:
-        return peak_bytes(lambda: parts.pipeline.run(parts.engine.chunks, batches), _standing(parts))
+        ran: list[Ran] = []
+        peak = peak_bytes(lambda: ran.append(parts.pipeline.run(parts.engine.chunks, batches)), _standing(parts))
+        return peak, ran[0].traffic
     finally:
         config.finalize_model_grads_func = reduce
 

@@ -1,139 +1,174 @@
-"""What one `train_step` does, against torch's own arithmetic and on grids on which no two ranks coincide."""
+"""The real training step on a grid where no rank has the same place in two groups, against what is counted by hand."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from attnres_train.checkpoint.save import Written
 from attnres_train.config.run_config import RunConfig
-from attnres_train.parallel.grid import Grid, build_grid
-from attnres_train.progress import StepReport, TrainState
-from attnres_train.trainer.build import Parts
+from attnres_train.observe.config import ObserveConfig
+from attnres_train.parallel.grid import build_grid
+from attnres_train.progress import LossSum, TrainState
+from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.step import train_step
+from tests.distributed.loop import SyntheticValidation
 from tests.distributed.ranks import run_ranks
-from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, tiny_config
+from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, step_batches, tiny_config
 from tests.distributed.training import SyntheticLoader, build_tiny
 
-STEPS = 3
 SAMPLES = MICRO_BATCHES * MICRO_BATCH
+PEAK, WARMUP, STEPS = 1e-3, 3, 20
+STARTS = (0, 1, 2, 3, 9)
+"""Steps done before each of the steps that are looked at; the last has samples that its number does not tell."""
+POSITION = 13 * SAMPLES
+ASKED = 2
+"""At which of them a signal has come, to one rank that holds no loss."""
 
 
-def mean_gradients(parts: Parts, loader: SyntheticLoader, samples: int) -> dict[str, Tensor]:
-    """Of the mean loss over a step's counted tokens, by autograd alone."""
-    (stage,) = parts.stages
-    named = dict(stage.named_parameters())
-    total, tokens = torch.zeros(()), 0.0
-    for batch in loader.step(samples):
-        stage.set_input_tensor([None])
-        total = total + (stage(batch.tokens_BT, batch.labels_BT) * batch.loss_mask_BT).sum()
-        tokens += float(batch.loss_mask_BT.sum())
-    found = torch.autograd.grad(total / tokens, list(named.values()), allow_unused=True)
-    return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), found, strict=True)}
+def stated_rate(step: int) -> float:
+    """Of a cosine to zero after a linear warm-up, by hand."""
+    if step <= WARMUP:
+        return PEAK * step / WARMUP
+    return PEAK / 2 * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS + 1 - WARMUP)))
 
 
-def adamw(config: RunConfig, decays: dict[str, bool], start: dict[str, Tensor], gradients_of: Any) -> dict[str, Tensor]:
-    """Weights after `STEPS` steps: linear warm-up, clipping by the whole norm, decoupled decay; in float64."""
-    optimizer, schedule = config.optimizer, config.schedule
-    weights = {name: value.double() for name, value in start.items()}
-    first, second = ({name: torch.zeros_like(w) for name, w in weights.items()} for _ in range(2))
-    for step in range(1, STEPS + 1):
-        gradients = {name: g.double() for name, g in gradients_of(weights, step).items()}
-        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
-        assert optimizer.clip_grad_norm is not None and norm > optimizer.clip_grad_norm, "clipping must be active"
-        rate = optimizer.learning_rate * step / schedule.warmup_steps
-        for name, gradient in gradients.items():
-            clipped = gradient * optimizer.clip_grad_norm / norm
-            first[name].mul_(optimizer.beta1).add_(clipped, alpha=1 - optimizer.beta1)
-            second[name].mul_(optimizer.beta2).add_(clipped.square(), alpha=1 - optimizer.beta2)
-            mean = first[name] / (1 - optimizer.beta1**step)
-            root = (second[name] / (1 - optimizer.beta2**step)).sqrt()
-            kept = 1 - rate * optimizer.weight_decay * decays[name]
-            weights[name] = weights[name] * kept - rate * mean / (root + optimizer.eps)
-    return weights
-
-
-def trained_and_expected(config: RunConfig) -> tuple[dict[str, Tensor], dict[str, Tensor], list[float]]:
+def two_by_two_steps(config: RunConfig) -> dict[str, Any]:
     grid = build_grid(config.parallel, seed=1)
+    parts = build_tiny(config, grid)
+    rates: list[float] = []
+    step = parts.engine.step
+
+    def noting(rate: float) -> Any:
+        rates.append(rate)
+        return step(rate)
+
+    parts.engine.step = noting  # type: ignore[method-assign]
     loader = SyntheticLoader(grid, SAMPLES)
-    other, ours = build_tiny(config, grid), build_tiny(config, grid)
-    stage = other.stages[0]
-    start = {name: p.detach().clone() for name, p in stage.named_parameters()}
-
-    def gradients_of(weights: dict[str, Tensor], step: int) -> dict[str, Tensor]:
-        with torch.no_grad():
-            for name, parameter in stage.named_parameters():
-                parameter.copy_(weights[name])
-        return mean_gradients(other, loader, (step - 1) * SAMPLES)
-
-    decays = {spec.name: spec.decays for spec in stage.tensors}
-    expected = adamw(config, decays, start, gradients_of)
-    state, rates = TrainState(), []
-    for _ in range(STEPS):
-        state, report, _ = train_step(ours, loader, config, state, stop_requested=False)
-        rates.append(report.learning_rate)
-    assert (state.step, state.samples) == (STEPS, STEPS * SAMPLES)
-    return {name: p.detach().clone() for name, p in ours.stages[0].named_parameters()}, expected, rates
-
-
-@pytest.mark.parametrize("zero", [None, 1])
-def test_steps_are_adamw_on_clipped_gradients_of_the_mean_loss_at_the_rates_of_the_schedule(zero: int | None) -> None:
-    config = tiny_config("block", zero=None if zero is None else {"stage": zero})
-    assert config.schedule.warmup_steps == STEPS
-    ((got, expected, rates),) = run_ranks(trained_and_expected, 1, config)
-    assert rates == pytest.approx([config.optimizer.learning_rate * n / STEPS for n in range(1, STEPS + 1)])
-    for name, weight in expected.items():
-        assert torch.allclose(got[name].double(), weight, rtol=0, atol=2e-6), name
+    # Its bytes and its batches are of no training step.
+    validation = {"": SyntheticValidation(3)}
+    evaluated = evaluate(parts, validation, MICRO_BATCH, lambda: False)  # type: ignore[arg-type]
+    reports, states, positions = [], [], []
+    for number, done in enumerate(STARTS):
+        position = POSITION if done == STARTS[-1] else done * SAMPLES
+        losses = {"train": LossSum(7.0, 5)} if number == 1 else {}
+        before = TrainState(step=done, samples=position, tokens=100, losses=losses, skipped_in_a_row=2)
+        asked = number == ASKED and grid.rank == 1
+        state, report, batches = train_step(parts, loader, config, before, {"stop": asked})
+        reports.append(report)
+        states.append(state)
+        positions.append([sample for batch in batches for sample in batch.sample_ids])
+    return {
+        "rates": rates,
+        "reports": reports,
+        "states": states,
+        "samples": positions,
+        "evaluated": evaluated.losses[""].tokens,  # type: ignore[index]
+        "updates": parts.engine.updates,
+        "place": (grid.tensor_rank, grid.data_rank, grid.pipeline_rank),
+        "wire": (parts.pipeline.setup.wire.slices_total, parts.pipeline.setup.wire.slices_back_total),
+    }
 
 
-def one_step(config: RunConfig, stops: int, writes: int, fails: int) -> tuple[StepReport, TrainState, dict[str, Any]]:
-    """The step after the fifth; ranks of these numbers ask to stop, still write, have failed to."""
+def counted(number: int) -> int:
+    return int(sum(batch.loss_mask_BT.sum().item() for batch in step_batches(number)))
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [{"tensor": 2}, {"pipeline": 2, "virtual": 2, "exact_gradients": True}],
+    ids=["tensor 2 x data 2", "pipeline 2 x virtual 2 x data 2, more back than forth"],
+)
+def test_a_step_is_what_its_samples_and_the_schedule_say(parallel: dict[str, Any]) -> None:
+    """Rates, samples, tokens, votes and bytes: what `train_step` does beside the engine."""
+    config = replace(tiny_config("block", **parallel), observe=ObserveConfig(log_interval_steps=2))
+    found = run_ranks(two_by_two_steps, 4, config)
+    numbers = [*STARTS[:-1], POSITION // SAMPLES]
+    for rank in found:
+        assert rank["rates"] == pytest.approx([stated_rate(done + 1) for done in STARTS], rel=1e-12)
+        assert [report.learning_rate for report in rank["reports"]] == rank["rates"]
+        assert rank["evaluated"] == 3 * TOKENS, "what fills a round up counts nowhere"
+        assert rank["updates"] == len(STARTS)
+        for index, (report, state, number) in enumerate(zip(rank["reports"], rank["states"], numbers, strict=True)):
+            assert report.tokens == counted(number) and state.tokens == 100 + counted(number)
+            carried = 5 if index == 1 else 0
+            assert report.losses["train"].tokens == counted(number) + carried, "tensor ranks hold the same tokens"
+            assert state.step == STARTS[index] + 1 and state.samples == number * SAMPLES + SAMPLES
+            assert state.losses == ({} if state.step % 2 == 0 else report.losses), "a record ends what is carried"
+            assert state.skipped_in_a_row == 0 and state.skipped_steps == 0
+            assert report.votes == {"stop": int(index == ASKED)}, "one rank is enough, for its step alone"
+            slices, back = rank["wire"]
+            assert slices < back or not slices, "or the two could be exchanged"
+            slice_bytes = TOKENS * MICRO_BATCH * 32 * 4
+            assert report.forward_bytes == slices * slice_bytes * MICRO_BATCHES
+            assert report.backward_bytes == back * slice_bytes * MICRO_BATCHES
+        assert rank["reports"] == [
+            replace(report, seconds=mine.seconds, kept_bytes=mine.kept_bytes)
+            for report, mine in zip(found[0]["reports"], rank["reports"], strict=True)
+        ], "every rank has the same report"
+    for index, number in enumerate(numbers):
+        taken = {sample for rank in found for sample in rank["samples"][index]}
+        assert taken == {f"sample-{number * SAMPLES + sample}" for sample in range(SAMPLES)}
+
+
+def hand_made_update(config: RunConfig, steps: int) -> tuple[float, float, float]:
+    """Against AdamW by hand, from the gradients before clipping: the largest deviation over the largest change."""
     grid = build_grid(config.parallel, seed=1)
-    parts, asked = build_tiny(config, grid), []
+    parts = build_tiny(config, grid)
+    engine, chosen = parts.engine, config.optimizer
+    masters = {name: state.master.clone() for name, state in engine.export_state().items()}
+    first = {name: torch.zeros_like(master) for name, master in masters.items()}
+    second = {name: torch.zeros_like(master) for name, master in masters.items()}
+    decays = {p.name: p.spec.decays for p in engine.parameters()}
+    gradients: dict[str, torch.Tensor] = {}
+    step = engine.step
 
-    class Asked(SyntheticLoader):
-        def step(self, consumed_samples: int) -> list[Any]:
-            asked.append(consumed_samples)
-            return super().step(consumed_samples)
+    def keeping(rate: float) -> Any:
+        gradients.update({name: gradient.clone() for name, gradient in engine.gradients().items()})
+        return step(rate)
 
-    state = TrainState(step=5, samples=5 * SAMPLES, tokens=1000)
-    writing = Written(grid.rank != writes, "no room" if grid.rank == fails else None)
-    stop = grid.rank == stops
-    state, report, batches = train_step(parts, Asked(grid, SAMPLES), config, state, stop, writing)
-    tokens = sum(float(batch.loss_mask_BT.sum()) for batch in batches)
-    left = parts.pipeline.communicator.take_traffic().forward_bytes
-    return (
-        report,
-        state,
-        {"asked": asked, "tokens": tokens, "owner": grid.is_loss_owner, "rank": _place(grid), "left": left},
-    )
-
-
-def _place(grid: Grid) -> tuple[int, int, int]:
-    return grid.pipeline_rank, grid.data_rank, grid.tensor_rank
-
-
-def test_ranks_agree_on_what_one_of_them_says() -> None:
-    """Three stages beside two replicas, which share the micro-batches."""
-    found = run_ranks(one_step, 6, tiny_config("block", pipeline=3), 4, 3, 2)
-    reports = [report for report, _, _ in found]
-    assert len({str({k: v for k, v in vars(r).items() if k not in ("seconds", "kept_bytes")}) for r in reports}) == 1
-    report, state, _ = found[0]
-    assert report.stop_requested and (report.writing_ranks, report.failed_ranks) == (1, 1)
-    owners = [said for _, _, said in found if said["owner"]]
-    assert len(owners) == 2 and {said["rank"][0] for said in owners} == {2}
-    assert report.tokens == sum(said["tokens"] for said in owners) < 2 * SAMPLES * TOKENS
-    assert (state.step, state.samples, state.tokens) == (6, 6 * SAMPLES, 1000 + report.tokens)
-    assert all(said["asked"] == [5 * SAMPLES] and said["left"] == 0 for _, _, said in found)
-    # Blocks of 3 sublayers on 2, 1 and 1 layers: sources 0, 1 and a partial cross first, then 0, 1 and 2.
-    slice_bytes = TOKENS * MICRO_BATCH * 32 * 4
-    assert report.forward_bytes == report.backward_bytes == (3 + 3) * MICRO_BATCHES * slice_bytes
+    engine.step = keeping  # type: ignore[method-assign]
+    loader = SyntheticLoader(grid, SAMPLES)
+    largest = 0.0
+    norms = []
+    for number in range(steps):
+        before = {name: master.clone() for name, master in masters.items()}
+        _, report, batches = train_step(parts, loader, config, TrainState(step=number, samples=number * SAMPLES), {})
+        norm = math.sqrt(sum(gradient.double().square().sum().item() for gradient in gradients.values()))
+        assert report.grad_norm == pytest.approx(norm, rel=1e-5)
+        norms.append(norm)
+        limit = chosen.clip_grad_norm or math.inf
+        scale = min(1.0, limit / (norm + 1e-6))
+        for name, master in masters.items():
+            gradient = gradients[name] * scale
+            first[name].lerp_(gradient, 1 - chosen.beta1)
+            second[name].lerp_(gradient.square(), 1 - chosen.beta2)
+            mean = first[name] / (1 - chosen.beta1 ** (number + 1))
+            root = (second[name] / (1 - chosen.beta2 ** (number + 1))).sqrt()
+            decay = chosen.weight_decay if decays[name] else 0.0
+            master -= stated_rate(number + 1) * (mean / (root + chosen.eps) + decay * master)
+        now = {name: state.master for name, state in engine.export_state().items()}
+        for name, master in masters.items():
+            change = (master - before[name]).abs().max().item()
+            largest = max(largest, (now[name] - master).abs().max().item() / (change or 1.0))
+    return largest, min(norms), max(norms)
 
 
-def test_nobody_stops_where_nobody_asked() -> None:
-    ((report, _, _),) = run_ranks(one_step, 1, tiny_config("standard"), -1, -1, -1)
-    assert not report.stop_requested and (report.writing_ranks, report.failed_ranks) == (0, 0)
+def test_the_update_is_adamw_by_hand_with_the_stated_numbers() -> None:
+    """Betas, eps, decay and clipping away from where libraries have them, so that none is a default by chance."""
+    base = tiny_config("block")
+    chosen = replace(base.optimizer, beta1=0.8, beta2=0.97, eps=1e-3, weight_decay=0.3, clip_grad_norm=0.25)
+    ((largest, least_norm, _),) = run_ranks(hand_made_update, 1, replace(base, optimizer=chosen), 3)
+    assert least_norm > 0.25, "every step clips"
+    assert largest < 1e-3
+
+
+def test_a_step_that_is_applied_ends_a_row_of_skipped_ones() -> None:
+    state = TrainState(step=4, skipped_steps=3, skipped_in_a_row=2)
+    skipped = state.after(samples=8, tokens=9, applied=False, losses={})
+    assert (skipped.skipped_steps, skipped.skipped_in_a_row) == (4, 3)
+    applied = skipped.after(samples=8, tokens=9, applied=True, losses={})
+    assert (applied.skipped_steps, applied.skipped_in_a_row) == (4, 0)

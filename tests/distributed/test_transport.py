@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,9 +140,8 @@ def _gradients(config: RunConfig, grid: Grid, chunk_bytes: int | None) -> dict[s
     pipeline, stages = _float64_pipeline(config, grid)
     communicator = pipeline.communicator
     communicator.forward.chunk_bytes = communicator.backward.chunk_bytes = chunk_bytes
-    pipeline.run(stages, step_batches(0))
-    kept = communicator.take_traffic().kept_bytes
-    planned = plan_traffic(replace(config), pipeline.plan, MICRO_BATCHES, 1).ranks[grid.pipeline_rank].kept_slices
+    kept = pipeline.run(stages, step_batches(0)).traffic.kept_bytes
+    planned = plan_traffic(pipeline.setup).ranks[grid.pipeline_rank].kept_slices
     assert kept == planned * TOKENS * MICRO_BATCH * config.model.hidden_size * 8
     return {name: p.grad.clone() for stage in stages for name, p in stage.named_parameters() if p.grad is not None}
 
@@ -166,9 +164,7 @@ def _float64_pipeline(config: RunConfig, grid: Grid) -> tuple[Pipeline, list[Sta
                 noise = torch.Generator().manual_seed(sum(logical.name.encode()))
                 logical.parameter.data += 0.1 * torch.randn(logical.parameter.shape, generator=noise)
         stages.append(module)
-    plan = Setup.of(config, grid.world_size, VOCABULARY).wire
-    sizes = {"micro_batch_size": MICRO_BATCH, "sequence_length": TOKENS, "dtype": torch.float64}
-    return Pipeline(grid, megatron, plan, parallel, **sizes), stages  # type: ignore[arg-type]
+    return Pipeline(Setup.of(config, grid.world_size, VOCABULARY), grid, megatron, finalize=None), stages
 
 
 @pytest.mark.parametrize("pipeline", [2, 4])

@@ -98,7 +98,7 @@ def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[f
 
     engine.step = remembering  # type: ignore[method-assign]
     try:
-        _, report, _ = train_step(parts, loader, config, state, stop_requested=False)
+        _, report, _ = train_step(parts, loader, config, state, {})
     finally:
         engine.step = update  # type: ignore[method-assign]
     return report.losses["train"].mean, report.grad_norm, report.forward_bytes

@@ -15,7 +15,7 @@ def rank_process(launcher: int, rank: int = 1) -> int | None:
     return None
 
 
-def wait_for_rank(launcher: int, rank: int = 1, seconds: float = 30) -> int:
+def wait_for_rank(launcher: int, rank: int = 1, seconds: float = 120) -> int:
     """The process of `rank`, as soon as it is there."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -23,6 +23,14 @@ def wait_for_rank(launcher: int, rank: int = 1, seconds: float = 30) -> int:
             return process
         time.sleep(0.01)
     raise AssertionError(f"rank {rank} is not running")
+
+
+def wait_until_caught(process: int, number: int, seconds: float = 120) -> None:
+    """Until `process` has a handler for the signal `number`."""
+    deadline = time.monotonic() + seconds
+    while not int(_status(process).get("SigCgt", "0"), 16) >> (number - 1) & 1:
+        assert time.monotonic() < deadline, f"process {process} does not listen to signal {number}"
+        time.sleep(0.01)
 
 
 def read(path: Path) -> str:
@@ -36,8 +44,11 @@ def ancestors(process: int) -> list[str]:
     """Parents of `process`, the nearest first."""
     chain = []
     while process > 1:
-        lines = read(Path(f"/proc/{process}/status")).splitlines()
-        status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-        process = int(status.get("PPid", "0"))
+        process = int(_status(process).get("PPid", "0"))
         chain.append(str(process))
     return chain
+
+
+def _status(process: int) -> dict[str, str]:
+    lines = read(Path(f"/proc/{process}/status")).splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.end_to_end.conftest import ROOT
 from tests.end_to_end.nodes import why_no_nodes
-from tests.end_to_end.processes import wait_for_rank
+from tests.end_to_end.processes import wait_for_rank, wait_until_caught
 
 
 def start(config: Path) -> subprocess.Popen[str]:
@@ -25,19 +25,19 @@ def start(config: Path) -> subprocess.Popen[str]:
 
 
 def ended(started: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and all that was said; within 30 seconds."""
-    told, _ = started.communicate(timeout=30)
+    """Exit code and all that was said."""
+    told, _ = started.communicate(timeout=120)
     assert "Traceback" not in told and "torch/distributed" not in told, told
     return started.returncode, told
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.5])
+@pytest.mark.parametrize("seconds", [0, 1.4])
 def test_a_stop_of_the_launcher_before_ranks_listen_ends_with_code_3(
     seconds: float, write_config: Callable[..., Path], tmp_path: Path
 ) -> None:
     """While the configuration is checked, and while torchrun itself is starting."""
     started = start(write_config())
-    assert started.stdout is not None and started.stdout.readline()  # it is at work
+    assert started.stdout is not None and any("checking it" in line for line in started.stdout)
     time.sleep(seconds)
     started.send_signal(signal.SIGTERM)
     code, told = ended(started)
@@ -48,7 +48,7 @@ def test_a_stop_of_the_launcher_before_ranks_listen_ends_with_code_3(
 def test_a_stop_of_one_rank_before_the_first_step_ends_all_with_code_3(write_config: Callable[..., Path]) -> None:
     started = start(write_config())
     rank = wait_for_rank(started.pid)
-    time.sleep(1)  # it is importing torch, or waiting for the other rank
+    wait_until_caught(rank, signal.SIGUSR1)  # it is importing torch, or waiting for the other rank
     os.kill(rank, signal.SIGUSR1)
     code, told = ended(started)
     assert code == 3 and "before the first step: nothing was trained" in told, told

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnres_train.checkpoint.checksum import FileRecord, record_of
-from attnres_train.checkpoint.manifest import FILE_NAME, Grid, Manifest, TensorRecord, write_manifest
+from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, SavedGrid, TensorRecord, write_manifest
 
 CONTENTS: Mapping[str, bytes] = {"part": b"1234567", "other": b"abc"}
 
@@ -23,7 +23,7 @@ def manifest(step: int = 10, **changes: Any) -> Manifest:
         "skipped_in_a_row": 0,
         "optimizer_updates": step,
         "created": "2026-11-29T14:00:00+00:00",
-        "grid": Grid(tensor=1, pipeline=2, virtual=1, data=1, sequence=0),
+        "grid": SavedGrid(tensor=1, pipeline=2, virtual=1, data=1, sequence=0),
         "layers_per_stage": [2, 2],
         "versions": {"torch": "2.13.0"},
         "tensors": {"a": TensorRecord((3, 4), "float32"), "b": TensorRecord((5,), "float32")},

@@ -65,6 +65,8 @@ def make_run(
     folder.mkdir(parents=True)
     loaded = load(write(folder.parent, name=f"{folder.name}.toml"), overrides)
     (folder / "config.toml").write_text(resolved_toml(loaded.config, loaded.origins), encoding="utf-8")
+    facts = {"flops_per_token": FLOPS_A_TOKEN, "parameters": 12_345}
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
     records = [step_record(step, 8 - step / 10, step_seconds) for step in range(1, steps + 1)]
     position = {step: {"step": step, "tokens": step * TOKENS_A_STEP} for step, _ in valid}
     records += [{**position[step], "loss/valid": loss, "loss/valid_bits_per_byte": loss / 3} for step, loss in valid]

@@ -223,7 +223,7 @@ def test_what_is_done_is_not_launched(write_grid: GridWriter, tmp_path: Path) ->
 
 def test_runs_side_by_side(write_grid: GridWriter, tmp_path: Path) -> None:
     both = f"[ $(ls {tmp_path}/at-* | wc -l) -ge 2 ] && exit 0"
-    script = f"touch {tmp_path}/at-$$; for i in $(seq 50); do {both}; sleep 0.1; done; exit 1"
+    script = f"touch {tmp_path}/at-$$; for i in $(seq 600); do {both}; sleep 0.1; done; exit 1"
     grid = read_grid(write_grid(head="parallel_runs = 2", launcher=str(stub(tmp_path, script)), seeds="[1]"))
     assert Runner(grid, lambda line: None).run(planned(grid)) == ExitCode.DONE
 

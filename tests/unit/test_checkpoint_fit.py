@@ -8,7 +8,14 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from attnres_train.checkpoint.config import CheckpointConfig
-from attnres_train.checkpoint.fit import FREE_TO_CHANGE, Difference, changed_settings, differences, told
+from attnres_train.checkpoint.fit import (
+    FREE_TO_CHANGE,
+    Difference,
+    changed_settings,
+    differences,
+    nothing_to_train,
+    told,
+)
 from attnres_train.checkpoint.manifest import Manifest, TensorRecord
 from tests.unit.checkpoint_folders import manifest
 
@@ -187,3 +194,10 @@ def test_changed_settings_are_told_and_equal_ones_are_not() -> None:
     was = json.loads(json.dumps({"optimizer.learning_rate": 6e-4, "parallel.layers_per_stage": (3, 4), "gone": 1}))
     now = {"optimizer.learning_rate": 3e-4, "parallel.layers_per_stage": (3, 4), "new": 2}
     assert changed_settings(was, now) == {"optimizer.learning_rate": (6e-4, 3e-4)}
+
+
+@pytest.mark.parametrize(("steps", "key"), [(-1, "training.steps"), (0, None), (1, None)])
+def test_a_run_that_is_complete_is_no_problem_and_one_that_is_past_its_end_is(steps: int, key: str | None) -> None:
+    was = stored()
+    settings = {"training.steps": was.step + steps, "training.stop_after_steps": None}
+    assert [problem.key for problem in nothing_to_train(was, settings)] == ([] if key is None else [key])

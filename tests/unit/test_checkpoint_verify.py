@@ -152,6 +152,15 @@ def test_a_written_file_has_the_record_of_the_whole(
     assert file.record == record_of(path) == expected_record(data)
 
 
+def test_large_blocks_after_others_are_summed_on(tmp_path: Path) -> None:
+    """Those that are summed while they are written; the next ones go on from them."""
+    parts = [b"a" * 10, bytes(range(256)) * 5000, b"b" * 3, b"c" * (1 << 20)]
+    with written(tmp_path / "file") as file:
+        for part in parts:
+            file.write(part)
+    assert file.record == record_of(tmp_path / "file") == expected_record(b"".join(parts))
+
+
 def test_all_that_torch_writes_passes_through_the_checksum(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(100_000.0), "empty": torch.zeros(0), "b": torch.ones(3, 3).T}
     with written(tmp_path / "file") as file:

@@ -254,18 +254,23 @@ def test_inspect_of_anything_else_is_refused_with_the_absolute_path(
     assert str(tmp_path / name) in problem["message"] + problem["key"]
 
 
-def test_check_in_a_process_of_its_own_takes_well_under_two_seconds_of_cpu(tmp_path: Path) -> None:
-    path = write(tmp_path, SMALL.replace("steps = 20", "stepps = 20"))
+def cpu_seconds(*arguments: str | Path) -> tuple[float, subprocess.CompletedProcess[str]]:
+    """What a process of its own takes of a processor, and what came of it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ended = subprocess.run(
-        [sys.executable, "-m", "attnres_train.cli", "check", path, "--json"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
+    command = [sys.executable, *arguments]
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, ended
+
+
+def test_check_in_a_process_of_its_own_takes_well_under_two_seconds_of_cpu(tmp_path: Path) -> None:
+    """Where some modules of the standard library take a seventh of one; it was 4 times that when this was written."""
+    path = write(tmp_path, SMALL.replace("steps = 20", "stepps = 20"))
+    library = "import asyncio, decimal, doctest, email.mime.text, http.server, statistics, unittest, xml.dom.minidom"
+    reference = min(cpu_seconds("-c", library)[0] for _ in range(2))
+    command = ("-m", "attnres_train.cli", "check", path, "--json")
+    seconds, ended = min((cpu_seconds(*command) for _ in range(2)), key=lambda run: run[0])
+    assert seconds < 10 * reference
     assert (ended.returncode, ended.stderr) == (2, "")
     assert json.loads(ended.stdout)["problems"][0]["remedy"] == "did you mean training.steps?"
 
@@ -279,7 +284,7 @@ def test_neither_check_nor_plan_nor_inspect_imports_torch(tmp_path: Path) -> Non
         "heavy = {'torch', 'megatron', 'numpy', 'rich', 'tensorboard'} & set(sys.modules)\n"
         "sys.exit(f'{codes} {heavy}' if any(codes) or heavy else 0)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -293,7 +298,7 @@ def test_a_reader_that_ends_first_is_no_error(tmp_path: Path, module: str) -> No
         os.close(reading)
         command = [sys.executable, "-m", module, *arguments]
         ended = subprocess.run(
-            command, cwd=REPOSITORY, env=buffered, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30
+            command, cwd=REPOSITORY, env=buffered, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120
         )
         os.close(writing)
         assert (ended.returncode, ended.stderr) == (141, "")
@@ -304,13 +309,13 @@ def test_an_interruption_is_one_line(when: str) -> None:
     stopped = "type('Stop', (), {'find_spec': lambda *_: signal.raise_signal(signal.SIGINT)})()"
     setup = {
         "import": f"sys.meta_path.insert(0, {stopped})",
-        "run": "import attnres_train.cli as cli; cli._run = lambda _: signal.raise_signal(signal.SIGINT)",
+        "run": "import attnres_train.cli.run as cli; cli._answer = lambda _: signal.raise_signal(signal.SIGINT)",
     }[when]
     # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
     heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"
     program = f"import signal, sys\n{heard}\nfrom attnres_train.entry import main\n{setup}\nsys.exit(main())"
     command = [sys.executable, "-c", program, "plan", "run.toml"]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "attnres: interrupted\n")
 
 

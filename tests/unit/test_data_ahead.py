@@ -13,7 +13,7 @@ from attnres_train.data.loader import Batch, collate
 from attnres_train.errors import Refused, refuse
 
 SAMPLES_A_STEP = 4
-PATIENCE_SECONDS = 10
+PATIENCE_SECONDS = 60
 
 
 class SlowLoader:

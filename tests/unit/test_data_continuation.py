@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnres_train.data.continuation import continuation
+from attnres_train.data.continuation import continuation, other_bytes, other_validation
 
 
 def test_the_same_blend_says_where_each_source_goes_on() -> None:
@@ -28,3 +28,26 @@ def test_new_changed_and_dropped_sources_are_named() -> None:
         "a: another corpus, so its samples are in another order: some come again",
         "b: no longer drawn from, after 50 samples",
     ]
+
+
+def test_a_validation_set_that_is_new_or_gone_is_other_data() -> None:
+    settings = {"data.valid": {"web": {"a": 1.0}}}
+    assert not other_validation({"valid": "1"}, settings, {"valid": "1"})
+    assert other_validation({"valid": "1"}, settings, {"valid": "2"})
+    assert other_validation({}, settings, {"valid": "1"}), "it is new"
+    assert other_validation({"valid": "1"}, settings, {}), "it is gone"
+    assert other_validation({"valid": "1"}, settings, {"valid": "1", "valid/books": "2"})
+
+
+def test_another_token_anywhere_is_told_where_all_were_read() -> None:
+    """Of a mark DRAW:INDEX:BLOCKS:ALL the last part, which neither of the others shows."""
+    settings = {"data.train": {"a": 1.0}}
+
+    def told(was: str, now: str) -> dict[str, str]:
+        return other_bytes(settings, {"bytes a": was}, settings, {"bytes a": now})
+
+    assert told("1:i:b:x", "1:i:b:x") == told("1:i:b:", "1:i:b:x") == told("1:i:b:x", "2:j:c:y") == {}
+    assert told("1:i:b:x", "1:i:b:y") == {"a": "a token anywhere differ"}
+    assert told("1:i:b:x", "1:j:c:y") == {
+        "a": "the lengths of its documents and tokens at places that were drawn differ"
+    }

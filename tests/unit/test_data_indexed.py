@@ -207,3 +207,10 @@ def test_a_token_file_that_is_cut_while_it_is_open_is_refused_in_words(tmp_path:
     assert reader.window(90, 10).tolist() == list(range(90, 100))
     with pytest.raises(Refused, match=r"c\.bin: ends at byte 200: it was cut after it was opened"):
         reader.window(95, 10)
+
+
+def test_the_largest_id_is_that_of_all_documents_wherever_it_stands(tmp_path: Path) -> None:
+    with IndexedWriter(tmp_path / "c", 100) as writer:
+        for ids in ([3, 70], [], [5]):
+            writer.add_documents(np.array(ids, np.int64), np.array([len(ids)]))
+        assert writer.finish().largest_id == 70

@@ -62,7 +62,7 @@ def node(folder: Path, together: Any, answers: Any) -> None:
 
 def start_together(*folders: Path) -> list[tuple[str, list[str]]]:
     context = multiprocessing.get_context("fork")
-    together, answers = context.Barrier(len(folders), timeout=30), context.SimpleQueue()
+    together, answers = context.Barrier(len(folders), timeout=120), context.SimpleQueue()
     nodes = [context.Process(target=node, args=(folder, together, answers)) for folder in folders]
     for process in nodes:
         process.start()

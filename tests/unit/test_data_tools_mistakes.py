@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -78,18 +79,32 @@ def test_done_is_only_what_has_its_lists(
     assert json.loads(Path("c.skipped.ndjson").read_text())["line"] == 31
 
 
+HELD = """
+import os, sys, time
+from data_tools import encode
+from data_tools.preprocess import main
+
+at_once = encode._ShardWork.run
+def run(self, shard):
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    return at_once(self, shard)
+encode._ShardWork.run = run
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_a_run_that_is_refused_leaves_the_work_of_the_one_under_way(here: Path) -> None:
-    # Slow enough to be met before its first shard is finished.
-    slowly = "import time; from data_tools import encode; run = encode._ShardWork.run\n"
-    slowly += "encode._ShardWork.run = lambda *a: (time.sleep(1.5), run(*a))[1]\n"
-    slowly += "import sys; from data_tools.preprocess import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", slowly, "a.jsonl", "--tokenizer", "m.model", "--output", "c"]
+    command = [sys.executable, "-c", HELD, "a.jsonl", "--tokenizer", "m.model", "--output", "c"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while first.poll() is None and not list(here.glob("c.work/*")):
-        pass
-    assert run("a.jsonl") == 2
-    _, errors = first.communicate(timeout=60)
+        time.sleep(0.01)
+    try:
+        assert run("a.jsonl") == 2
+    finally:
+        Path("go").touch()
+        _, errors = first.communicate(timeout=120)
     assert first.returncode == 0, errors
 
 

@@ -279,13 +279,16 @@ def test_a_damaged_pair_is_not_taken_for_done(tmp_path: Path, preprocess: Prepro
 
 SHARD_BYTES = 200_000
 SLOWLY = f"""
-import sys, time
+import os, sys, time
 from data_tools import encode, pieces
 from data_tools.preprocess import main
 pieces.SMALLEST_SHARD_BYTES = {SHARD_BYTES}
 at_once = encode.ShardEncoder.__call__
+go = os.path.join(os.path.dirname(sys.argv[sys.argv.index("--output") + 1]), "go")
+first = os.getpid()
 def slowly(self, shard, advance):
-    time.sleep(0.1)
+    while shard.pieces[0].start > 0 and not os.path.exists(go) and os.getppid() == first:
+        time.sleep(0.01)
     return at_once(self, shard, advance)
 encode.ShardEncoder.__call__ = slowly
 sys.exit(main(sys.argv[1:]))
@@ -298,7 +301,7 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(five_thousand: Path, model: Path, prefix: Path) -> subprocess.Popen[str]:
-    """The tool in a process of its own and in slow motion, returned once it has finished its first shard."""
+    """The tool in a process of its own, once its first shard is finished; a file `go` beside `prefix` lets it on."""
     arguments = [str(five_thousand), "--tokenizer", str(model), "--output", str(prefix), "--workers", "2"]
     process = subprocess.Popen(
         [sys.executable, "-c", SLOWLY, *arguments],
@@ -339,7 +342,7 @@ def test_a_killed_run_publishes_nothing_and_the_next_goes_on_from_its_shards(
     process.communicate()
     assert len(workers) == 2
     assert published(tmp_path) == ["whole.bin", "whole.idx", "whole.json"]
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not all(map(ended, workers)):
         assert time.monotonic() < deadline, "workers outlive the killed run"
         time.sleep(0.01)
@@ -353,7 +356,7 @@ def test_a_killed_run_publishes_nothing_and_the_next_goes_on_from_its_shards(
 def test_a_killed_worker_ends_the_run_at_once_naming_signal_9(tmp_path: Path, model: Path, five_thousand: Path) -> None:
     process = start(five_thousand, model, tmp_path / "c")
     os.kill(children(process)[0], signal.SIGKILL)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "killed by signal 9" in errors and "memory" in errors and "kept in" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["c.work"]
@@ -364,7 +367,7 @@ def test_a_polite_kill_keeps_the_finished_shards_and_nothing_else(
 ) -> None:
     process = start(five_thousand, model, tmp_path / "c")
     process.terminate()
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 1 and "interrupted" in errors and "shards are finished and kept" in errors
     assert [path.name for path in tmp_path.iterdir()] == ["c.work"]
 
@@ -392,6 +395,7 @@ def test_another_run_for_the_same_output_is_refused(tmp_path: Path, model: Path,
     try:
         assert main([str(five_thousand), "--tokenizer", str(model), "--output", str(tmp_path / "c")]) == 2
     finally:
+        (tmp_path / "go").touch()
         process.communicate(timeout=60)
     assert process.returncode == 0
 

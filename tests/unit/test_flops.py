@@ -62,7 +62,7 @@ def test_utilisation_is_against_the_dense_peak_of_a_device_that_is_known() -> No
     assert h200 is not None and h200.peak_flops_per_second("bf16") == 989e12
     assert device_called("NVIDIA H100 PCIe") is None, "another card than the one of the table"
     state, timing, peaks = TrainState(step=1), Timing(2.0, dict.fromkeys(PHASES, 0.1), 1, 4096), Peaks(1.0, 0)
-    report = StepReport({"train": LossSum(1.0, 1)}, 1.0, 1e-3, True, 4096, 0, 0, False, {})
+    report = StepReport({"train": LossSum(1.0, 1)}, 1.0, 1e-3, True, 4096, 0, 0, {}, {})
     shared = {"flops_per_token": 1e9, "devices": 2, "peaks": peaks}
     values = step_metrics(state, report, timing, peak_flops_per_second=989e12, **shared)
     assert values["throughput/model_tflops_per_device"] == pytest.approx(1.024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnres_train.doctor.machine import _checks
+from attnres_train.doctor.look import _checks
 from attnres_train.errors import Refused
 from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
 

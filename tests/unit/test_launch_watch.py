@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnres_train.errors import ExitCode
+from attnres_train.launch.record import read_records
 from attnres_train.launch.verdict import Verdict
 from attnres_train.launch.watch import Job
 
@@ -28,7 +29,8 @@ def main():
 BEGIN = """
     for folder in (Path("{job}"), run / "ranks"):
         write_record(record, folder)
-    time.sleep(0.6)
+    while not (run.parent / "looked").exists():
+        time.sleep(0.01)
 """
 END = """
     record.end = "done"
@@ -44,6 +46,15 @@ def watched(folder: Path, act: str) -> Verdict:
     (folder / "standin.py").write_text(STAND_IN.format(run=run, act=act.strip().format(job=job)))
     environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT}", "ATTNRES_JOB": str(job)}
     with Job([sys.executable, "-m", "standin"], environment, job, range(1)) as started:
+        look = started._look
+
+        def noted() -> None:
+            there = read_records(job)
+            look()
+            if there:
+                (folder / "looked").touch()
+
+        started._look = noted  # type: ignore[method-assign]
         return started.run()
 
 

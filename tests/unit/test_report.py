@@ -38,8 +38,9 @@ from attnres_train.report.training_charts import (
     speed_section,
 )
 from attnres_train.report.write import overview_section, report, sections_of
+from attnres_train.setup import FACTS, Setup
 from tests.unit.config_files import write
-from tests.unit.run_folders import FLOPS_A_TOKEN, TOKENS_A_STEP, look_at, make_run, step_record, write_lines
+from tests.unit.run_folders import FLOPS_A_TOKEN, TOKENS_A_STEP, look_at, make_run, step_record
 
 BLOCK = DepthLayout(8, "block", 2)
 STANDARD = DepthLayout(8, "standard", None)
@@ -246,17 +247,21 @@ def test_facts_and_alarms(tmp_path: Path) -> None:
     assert words in page("", "", [overview_section(runs, [facts], {})])
 
 
-def test_parameters_are_the_models(tmp_path: Path) -> None:
+def test_facts_are_those_that_the_run_wrote(tmp_path: Path) -> None:
     config = load(write(tmp_path)).config
-    flops = training_flops_per_token(config.model, config.model.padded_vocabulary(320, 1), 32)
+    setup = Setup.of(config, vocabulary=320)
     folder = make_run(tmp_path / "run")
-    rates = {"throughput/tokens_per_second_per_device": 7.0, "throughput/model_tflops_per_device": 7.0 * flops / 1e12}
-    write_lines(folder / "metrics.jsonl", [{**step_record(1, 8.0), **rates}])
-    run = read_run(folder, "run")
+    assert (parameters(read_run(folder, "run")), flops_per_token(read_run(folder, "run"))) == (12_345, FLOPS_A_TOKEN)
+    (folder / FACTS).write_text(json.dumps(setup.facts), encoding="utf-8")
     padded = config.model.padded_vocabulary(320, 1)
+    run = read_run(folder, "run")
     assert parameters(run) == describe(config.model, config.residual, 320, padded).parameters
-    (folder / "metrics.jsonl").unlink()
-    assert flops_per_token(read_run(folder, "run")) == flops, "of the configuration where nothing is logged"
+    flops = training_flops_per_token(config.model, padded, 32)
+    assert flops_per_token(run) == flops
+    (folder / FACTS).unlink()
+    assert flops_per_token(read_run(folder, "run")) == flops, "of the configuration where a run wrote none"
+    (folder / FACTS).write_text("[", encoding="utf-8")
+    assert "facts.json cannot be read" in read_run(folder, "run").notes
 
 
 def test_damaged_and_absent_files_are_told(block: Path, tmp_path: Path) -> None:

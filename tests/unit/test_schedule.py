@@ -70,6 +70,16 @@ def test_no_step_is_wasted_at_a_rate_of_zero() -> None:
     assert rates(ScheduleConfig(kind="wsd", decay_steps=1), 2) == pytest.approx([PEAK, PEAK / 2])
 
 
+@pytest.mark.parametrize("floor", [0.0, PEAK / 10])
+def test_a_stated_cosine_end_counts_from_the_first_step_warm_up_included(floor: float) -> None:
+    """Every step by hand: 6 of warm-up, the minimum at step 16, and there it stays."""
+    schedule = ScheduleConfig(kind="cosine", warmup_steps=6, decay_steps=16, min_learning_rate=floor)
+    end = 16 if floor else 17
+    falling = [floor + (PEAK - floor) / 2 * (1 + math.cos(math.pi * part / (end - 6))) for part in range(1, 11)]
+    expected = [PEAK * step / 6 for step in range(1, 7)] + falling + [floor] * 4
+    assert rates(schedule, 20) == pytest.approx(expected, rel=1e-12, abs=1e-18)
+
+
 def test_a_stated_cosine_end_does_not_move_when_the_run_grows() -> None:
     schedule = ScheduleConfig(kind="cosine", decay_steps=20)
     assert rates(schedule, 40)[:20] == rates(schedule, 20)

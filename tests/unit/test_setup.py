@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 from attnres_train.setup import Setup
 from tests.distributed.tiny import tiny_config
@@ -25,6 +26,16 @@ def test_numbers_of_a_grid_on_which_no_two_degrees_coincide() -> None:
     )
     assert setup.slice_bytes == tokens * samples * width * {"fp32": 4, "bf16": 2}[training.precision]
     assert setup.schedule.micro_batches == setup.micro_batches
+
+
+def test_a_slice_of_a_large_run_is_112_mib() -> None:
+    tiny = tiny_config(tensor=8, sequence=True)
+    model = replace(tiny.model, hidden_size=7168)
+    training = replace(tiny.training, sequence_length=8192, micro_batch_size=1, precision="bf16")
+    large = replace(tiny, model=model, training=training)
+    assert Setup.of(large, vocabulary=300).slice_bytes == 14 * 2**20
+    whole = replace(large, parallel=replace(large.parallel, sequence=False))
+    assert Setup.of(whole, vocabulary=300).slice_bytes == 112 * 2**20
 
 
 def test_a_setup_needs_no_torch() -> None:

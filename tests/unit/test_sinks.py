@@ -317,7 +317,7 @@ def test_a_recorder_begins_on_a_full_disk(
         raise OSError(ENOSPC, "No space left on device")
 
     no_space.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    grid, state = cast(Grid, SimpleNamespace(rank=0)), TrainState(step=4)
+    grid, state = cast(Grid, SimpleNamespace(keeps_run=True)), TrainState(step=4)
     recorder = Recorder(config, grid, tmp_path, state, Rates(1e9, 1e12))
     recorder.checkpoint_started(state, 0.1)
     names = ("metrics.jsonl", "tensorboard", "wandb", "depth.jsonl", "samples.jsonl")

@@ -43,7 +43,7 @@ class Written(dict[str, Any]):
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
     """All that can be recorded of a step, an evaluation, a checkpoint and a look."""
-    another = cast(Grid, SimpleNamespace(rank=1))
+    another = cast(Grid, SimpleNamespace(keeps_run=False))
     recorder, sink = Recorder(tiny_config("block"), another, tmp_path, STATE, Rates(1e9, 1e12)), Written()
     recorder.sinks.append(sink)
     recorder.evaluation(STATE, {"": LossSum(2.0, 1)}, {"": 0.25}, 1.0)
@@ -53,7 +53,7 @@ def written(tmp_path: Path) -> Written:
     recorder._picture(1, MAP_TAG, RED_DOT)
     timing, report = (
         Timing(2.0, dict.fromkeys(PHASES, 0.1), 1, 4096),
-        StepReport(LOSSES, 1, 1, True, 1, 0, 0, False, {}),
+        StepReport(LOSSES, 1, 1, True, 1, 0, 0, {}, {}),
     )
     rates = {"flops_per_token": 1e9, "peak_flops_per_second": 1e12, "devices": 2}
     sink |= step_metrics(STATE, report, timing, peaks=Peaks(1.0, 0), **rates)  # type: ignore[arg-type]

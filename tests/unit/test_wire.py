@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.parallel.split import balanced_split
-from attnres_train.parallel.wire import Hop, WirePlan, slice_bytes
+from attnres_train.parallel.wire import Hop, WirePlan
 
 
 @st.composite
-def plans(draw: st.DrawFn, loop: bool = False, small: bool = False) -> WirePlan:
+def plans(draw: st.DrawFn, small: bool = False) -> WirePlan:
     """Up to 64 stages (`small`: 7, on several ranks); any may have no layer, the first and the last too."""
     pipeline = draw(st.integers(2, 4) if small else st.integers(1, 16))
     stages = pipeline * draw(st.integers(1, min(6, (7 if small else 64) // pipeline)))
@@ -30,8 +30,7 @@ def plans(draw: st.DrawFn, loop: bool = False, small: bool = False) -> WirePlan:
     size = {"standard": None, "full": 1, "block": draw(st.integers(1, 9))}[mode]
     window = None if size is None else draw(st.none() | st.integers(1, 5))
     layout = DepthLayout(2 * sum(split), mode, size, window)  # type: ignore[arg-type]
-    placement = "loop" if loop else draw(st.sampled_from(["loop", "vee"]))
-    return WirePlan(layout, tuple(split), pipeline, stages // pipeline, placement=placement)  # type: ignore[arg-type]
+    return WirePlan(layout, tuple(split), pipeline, stages // pipeline)
 
 
 def variants(plan: WirePlan) -> list[WirePlan]:
@@ -42,9 +41,7 @@ def variants(plan: WirePlan) -> list[WirePlan]:
 
 def ranks(plan: WirePlan) -> list[int]:
     """The rank of every stage, by walking along the ranks."""
-    way = list(range(plan.pipeline))
-    way += way[::-1] if plan.placement == "vee" else []
-    return [way[stage % len(way)] for stage in range(plan.num_stages)]
+    return list(range(plan.pipeline)) * plan.virtual
 
 
 def readers(plan: WirePlan, stage: int) -> list[int]:
@@ -172,9 +169,9 @@ def test_a_rank_keeps_a_source_for_exactly_the_later_stages_that_use_it(plan: Wi
         for mine in range(variant.pipeline):
             stages = [stage for stage in range(len(rank)) if rank[stage] == mine]
             assert variant.stages_of(mine) == tuple(stages)
-            opened = [(n, s, False) for s in stages if s for n in hops[s - 1].sources]
-            opened += [(n, s, True) for s in stages for n in made(variant, s)]
-            assert sorted((e.number, e.opened, e.made) for e in variant.kept_on(mine)) == sorted(opened)
+            opened = [(n, s) for s in stages if s for n in hops[s - 1].sources]
+            opened += [(n, s) for s in stages for n in made(variant, s)]
+            assert sorted((e.number, e.opened) for e in variant.kept_on(mine)) == sorted(opened)
             uses = {s: reads(variant, s) | set(hops[s].returned if s < len(hops) else ()) for s in stages}
             for entry in variant.kept_on(mine):
                 later = [s for s in stages if variant.cache and s > entry.opened and entry.number in uses[s]]
@@ -221,11 +218,10 @@ def test_hops_chain_and_totals_are_theirs(plan: WirePlan) -> None:
     assert [plan.rank_of(stage) for stage in range(plan.num_stages)] == rank
     for hop in hops:
         assert hop.partial == plan.layout.partial_before(2 * sum(plan.layers_per_stage[: hop.to_stage]))
-        assert hop.local == (rank[hop.from_stage] == rank[hop.to_stage])
-        assert hop.slices == (0 if hop.local else len(hop.sources) + hop.partial)
+        assert hop.slices == len(hop.sources) + hop.partial
     slices = [hop.slices for hop in hops]
     assert (plan.slices_total, plan.slices_max) == (sum(slices), max(slices, default=0))
-    assert plan.slices_standard == sum(not hop.local for hop in hops)
+    assert plan.slices_standard == plan.num_stages - 1
 
 
 # layers, layers a block, P, V: slices of the whole prefix and of its widest hop, the same cached, a published count.
@@ -279,7 +275,6 @@ def test_the_picture_in_the_module() -> None:
     assert [hop.sources for hop in plan.hops()] == [(0, 1), (0, 1, 2), (0, 1, 2, 3)]
     assert [hop.sources for hop in replace(plan, cache=True).hops()] == [(0, 1), (2,), (3,)]
     assert [plan.rank_of(stage) for stage in range(4)] == [0, 1, 0, 1]
-    assert [replace(plan, placement="vee").rank_of(stage) for stage in range(4)] == [0, 1, 1, 0]
 
 
 def test_a_split_that_does_not_fit_is_refused() -> None:
@@ -294,8 +289,3 @@ def test_a_split_that_does_not_fit_is_refused() -> None:
 def test_no_hop_leads_into_the_first_stage_or_past_the_last(stage: int) -> None:
     with pytest.raises(IndexError):
         WirePlan(DepthLayout(4, "full", 1), (1, 1), 2).hop_into(stage)
-
-
-def test_a_slice_of_a_large_run_is_112_mib() -> None:
-    assert slice_bytes(tokens=8192, batch=1, width=7168, element_bytes=2) == 112 * 2**20
-    assert slice_bytes(tokens=8192, batch=1, width=7168, element_bytes=2, sequence_ranks=8) == 14 * 2**20

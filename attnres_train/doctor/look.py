@@ -74,7 +74,7 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
 
 def measure(ranks: int) -> Speeds:
     """Run the speed test on `ranks` processes of this machine."""
-    return Speeds(**run_processes("attnres_train.doctor.speeds", ranks))
+    return Speeds(**run_processes("attnres_train.doctor.speed", ranks))
 
 
 def needs(loaded: Loaded, world: int) -> dict[str, float]:

@@ -1,0 +1,116 @@
+"""Places in a grid, lanes and messages, without processes: on any number of stages, odd ones with them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from attnres_train.parallel import grid as grid_module
+from attnres_train.parallel.config import ParallelConfig
+from attnres_train.parallel.grid import Grid
+from attnres_train.parallel.lane import Lane
+from attnres_train.parallel.stopwatch import Stopwatch
+
+
+def group(rank: int, size: int) -> Any:
+    return SimpleNamespace(rank=lambda: rank, size=lambda: size)
+
+
+def place(pipeline: int, rank: int, tensor: int = 1, data: int = 1, virtual: int = 1) -> Grid:
+    """By the order in which megatron-core numbers ranks: tensor, then data, then pipeline."""
+    groups: Any = SimpleNamespace(
+        tp=group(rank % tensor, tensor),
+        dp=group(rank // tensor % data, data),
+        pp=group(rank // tensor // data, pipeline),
+    )
+    parallel = ParallelConfig(tensor=tensor, pipeline=pipeline, virtual=virtual)
+    lanes: Any = None
+    return Grid(parallel, tensor * data * pipeline, rank, torch.device("cpu"), groups, lanes, lanes)
+
+
+@pytest.mark.parametrize("pipeline", [2, 3, 4, 5, 7])
+@pytest.mark.parametrize("step", [1, -1])
+def test_what_a_rank_sends_its_neighbour_hears_on_the_same_lane(pipeline: int, step: int) -> None:
+    lane: Any = ("even", "odd")
+    for rank in range(pipeline):
+        sends, hears = place(pipeline, rank).lane_groups(lane, step)
+        assert place(pipeline, (rank + step) % pipeline).lane_groups(lane, step)[1] == sends
+        if pipeline % 2 == 0 or rank not in (0, pipeline - 1):
+            assert sends != hears, "a receive would wait behind a send"
+
+
+def test_every_replica_has_one_owner_of_the_loss() -> None:
+    owners = [rank for rank in range(12) if place(3, rank, tensor=2, data=2).owns_loss]
+    assert owners == [8, 10]
+
+
+def test_chunks_go_round_the_ranks() -> None:
+    assert [place(3, rank, virtual=2).stages() for rank in range(3)] == [[0, 3], [1, 4], [2, 5]]
+    assert place(2, 1, virtual=3).stages() == [1, 3, 5]
+
+
+def test_no_two_of_the_four_lanes_share_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def new_group(*_: object, **__: object) -> object:
+        made.append(object())
+        return made[-1]
+
+    fake = SimpleNamespace(
+        get_world_size=lambda: 3,
+        all_gather_object=lambda members, mine: members.__setitem__(slice(None), [mine] * 3),
+        get_process_group_ranks=lambda _: [0, 1, 2],
+        new_group=new_group,
+        GroupMember=SimpleNamespace(NON_GROUP_MEMBER=None),
+    )
+    monkeypatch.setattr(grid_module, "dist", fake)
+    lanes = grid_module._lanes(group(0, 3), None)  # type: ignore[arg-type]
+    assert len({id(one) for one in (*lanes.forward, *lanes.backward)}) == 4
+
+
+class Work:
+    """A send that is through when told so."""
+
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def is_completed(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        self.waited += 1
+
+
+def lane_of(monkeypatch: pytest.MonkeyPatch, chunk_bytes: int | None, max_leaving: int) -> tuple[Lane, list[Work]]:
+    works: list[Work] = []
+
+    def batch(operations: list[Any]) -> list[Work]:
+        mine = [Work() for _ in operations]
+        works.extend(mine)
+        return mine
+
+    fake = SimpleNamespace(P2POp=lambda *_: None, isend=None, irecv=None, batch_isend_irecv=batch)
+    monkeypatch.setattr("attnres_train.parallel.lane.dist", fake)
+    groups: Any = (None, None)
+    return Lane(1, 1, groups, chunk_bytes, max_leaving, Stopwatch(torch.device("cpu"))), works
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_message_is_larger_than_a_chunk_and_none_is_smaller_than_it_need_be(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane, _ = lane_of(monkeypatch, 1000, 9)
+    sent = lane.send([torch.zeros(7, 3, 50, dtype=dtype)])
+    sizes = [message.numel() * message.element_size() for message in sent.messages]
+    assert sum(sizes) == 7 * 3 * 50 * dtype.itemsize and max(sizes) == 1000
+    assert len(sizes) == -(-sum(sizes) // 1000)
+
+
+def test_as_many_sends_are_under_way_as_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    lane, works = lane_of(monkeypatch, None, 2)
+    for count in range(1, 5):
+        lane.send([torch.zeros(1)])
+        assert [work.waited for work in works] == [1] * max(0, count - 2) + [0] * min(count, 2)

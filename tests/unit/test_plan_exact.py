@@ -1,0 +1,229 @@
+"""Terms of a plan against formulas written anew here, to the last digit: a factor that is off by a tenth is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnres_train.depth.layout import DepthLayout
+from attnres_train.parallel.schedule import Schedule
+from attnres_train.parallel.wire import WirePlan
+from attnres_train.plan import plan
+from attnres_train.plan.memory import worst_rank_memory
+from attnres_train.plan.simulate import TurnSeconds, play
+from attnres_train.plan.speeds import Link, Machine, Rates
+from tests.unit.config_files import flags, small
+
+LAYERS, WIDTH, INNER, TOKENS = 4, 64, 128, 64
+"""Of the small configuration; tokens of a micro-batch."""
+KEY_VALUE = WIDTH
+
+
+def rows(tensor: int) -> int:
+    """Of the table: 320 entries, padded to a multiple of 128 for each tensor rank."""
+    return {1: 384, 2: 512, 4: 512}[tensor]
+
+
+NEAR = Link(
+    send_bytes_per_second=1e9,
+    send_latency_seconds=1e-6,
+    all_reduce_bytes_per_second=2e9,
+    reduce_scatter_bytes_per_second=3e9,
+    all_gather_bytes_per_second=5e9,
+    collective_latency_seconds=7e-6,
+)
+RATES = Rates(
+    matmul_flops_per_second=1e12,
+    attention_flops_per_second=3e11,
+    head_flops_per_second=7e11,
+    softmax_bytes_per_second=11e9,
+    memory_bytes_per_second=13e9,
+    depth_bytes_per_second=17e9,
+    optimizer_bytes_per_second=19e9,
+    operation_seconds=2e-6,
+)
+MACHINE = Machine(
+    name="by hand",
+    peak_flops_per_second=1e13,
+    memory_gib=10,
+    devices_per_node=8,
+    alone=RATES,
+    together=RATES,
+    near=NEAR,
+    far=NEAR,
+    disk_bytes_per_second=1e9,
+    asynchronous=False,
+    measured=True,
+    assumptions="",
+)
+
+
+def planned(tmp_path: Path, world: int, machine: Machine = MACHINE, **settings: object) -> Any:
+    chosen = {"training__precision": "fp32", "model__pad_vocabulary_to": 128} | settings
+    return plan(small(tmp_path, *flags(**chosen)), world, machine=machine)
+
+
+def kinds(tmp_path: Path, world: int, machine: Machine = MACHINE, **settings: object) -> dict[str, float]:
+    return dict(planned(tmp_path, world, machine, **settings).time.kinds)
+
+
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_rings_of_tensor_ranks_move_their_share_of_every_slice(tensor: int, tmp_path: Path) -> None:
+    """Without shards an all-reduce after each branch and the embedding, and before each branch and the head back."""
+    slice_bytes, ring, batches = TOKENS * WIDTH * 4, (tensor - 1) / tensor, 4
+    found = kinds(tmp_path, tensor, parallel__tensor=tensor)["tensor_parallel"]
+    reduces = (2 * LAYERS + 1) + (2 * LAYERS + 1)
+    assert found == pytest.approx(batches * reduces * (2 * ring * slice_bytes / 2e9 + 7e-6), rel=1e-12)
+
+    found = kinds(tmp_path, tensor, parallel__tensor=tensor, parallel__sequence="true")["tensor_parallel"]
+    gathers = (2 * LAYERS + 1) + 2 * (2 * LAYERS) + 1  # again in backward, where it gathers its input once more
+    scatters = (2 * LAYERS + 1) + (2 * LAYERS + 1)
+    expected = gathers * (ring * slice_bytes / 5e9 + 7e-6) + scatters * (ring * slice_bytes / 3e9 + 7e-6)
+    assert found == pytest.approx(batches * expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("data", [2, 4])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_gradients_and_weights_go_round_the_data_ranks_once(data: int, precision: str, tmp_path: Path) -> None:
+    element, ring = {"fp32": 4, "bf16": 2}[precision], (data - 1) / data
+    found = planned(tmp_path, data, training__precision=precision, training__micro_batch_size=1)
+    held = found.parameters_per_rank[0]
+    expected = 4 * held * ring / 3e9 + 7e-6 + element * held * ring / 5e9 + 7e-6
+    assert found.time.kinds["data_parallel"] == pytest.approx(expected, rel=1e-12)
+    copied = 0 if precision == "fp32" else 4 + 2
+    # Six passes of AdamW (weight, gradient, two moments in; weight and moments out), three of norm and clipping.
+    update = held / data * (7 * 4 + 3 * 4 + copied) / 19e9 + held * 3 * 4 / 13e9
+    assert found.time.kinds["optimizer"] == pytest.approx(update, rel=1e-12)
+
+
+def test_a_rank_alone_sends_nothing(tmp_path: Path) -> None:
+    found = kinds(tmp_path, 1)
+    assert found["tensor_parallel"] == found["data_parallel"] == 0
+
+
+@pytest.mark.parametrize(("stage", "reductions", "gathers"), [(1, 1, 1), (2, 4, 1), (3, 4, 8)])
+def test_zero_reduces_and_gathers_as_often_as_it_says(
+    stage: int, reductions: int, gathers: int, tmp_path: Path
+) -> None:
+    chosen = {"engine__kind": "deepspeed", "engine__deepspeed__zero_stage": stage, "training__micro_batch_size": 1}
+    found = planned(tmp_path, 2, **chosen)
+    held = found.parameters_per_rank[0]
+    expected = reductions * 4 * held / 2 / 3e9 + 7e-6 + gathers * 4 * held / 2 / 5e9 + 7e-6
+    assert found.time.kinds["data_parallel"] == pytest.approx(expected, rel=1e-12)
+
+
+def source_counts() -> list[int]:
+    """Of blocks of two sublayers: the embedding, complete blocks and the open one; the head last."""
+    return [1 + reader // 2 + reader % 2 for reader in range(2 * LAYERS + 1)]
+
+
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, "false"), (2, "false"), (2, "true"), (4, "true")])
+def test_the_depth_mix_reads_and_writes_what_its_readers_read(tensor: int, sequence: str, tmp_path: Path) -> None:
+    """Forward S and the mix; backward S and the gradient, S gradients read and written, and the mix's twice more."""
+    shards = tensor if sequence == "true" else 1
+    found = kinds(tmp_path, tensor, parallel__tensor=tensor, parallel__sequence=sequence)
+    slices = sum((s + 1) + (3 * s + 2) for s in source_counts())
+    assert found["depth_mix"] == pytest.approx(4 * slices * TOKENS * WIDTH * 4 / shards / 17e9, rel=1e-12)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 4])
+def test_products_and_attention_are_shared_by_the_tensor_ranks(tensor: int, tmp_path: Path) -> None:
+    found = kinds(tmp_path, tensor, parallel__tensor=tensor)
+    matrices = LAYERS * (WIDTH * (2 * WIDTH + 2 * KEY_VALUE) + 3 * WIDTH * INNER)
+    assert found["layers"] == pytest.approx(4 * 3 * 2 * matrices * TOKENS / tensor / 1e12, rel=1e-12)
+    attended = LAYERS * 2 * WIDTH * 32  # of 32 positions half are seen, by scores and by their sum
+    assert found["attention"] == pytest.approx(4 * 3.5 * attended * TOKENS / tensor / 3e11, rel=1e-12)
+    logits = TOKENS * rows(tensor) / tensor
+    softmax = 8 + 16 if tensor == 1 else 36 + 20
+    head = 3 * 2 * rows(tensor) * WIDTH * TOKENS / tensor / 7e11 + logits * softmax / 11e9
+    assert found["head"] == pytest.approx(4 * head, rel=1e-12)
+
+
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, "false"), (2, "false"), (2, "true"), (4, "true")])
+def test_activations_are_halved_where_tokens_are_and_nowhere_else(tensor: int, sequence: str, tmp_path: Path) -> None:
+    """Elements and scalars a token, by what each part keeps; norms on queries and keys are off here."""
+    shards = tensor if sequence == "true" else 1
+    settings = {"parallel__tensor": tensor, "parallel__sequence": sequence, "model__qk_norm": "false"}
+    found = planned(tmp_path, tensor, None, **settings).memory.activations
+    divided = LAYERS * ((4 * WIDTH + 3 * KEY_VALUE) + 5 * INNER)
+    whole = LAYERS * (2 * WIDTH + 2 * WIDTH) + 2 * WIDTH  # outputs, inputs; embedding and head
+    scalars = sum(3 * s + 1 for s in source_counts())
+    assert found == TOKENS * ((4 * whole + 4 * scalars) // shards + (4 * divided + 4 * rows(tensor)) // tensor)
+
+
+def test_of_uneven_spans_that_are_made_again_the_largest_stands(tmp_path: Path) -> None:
+    """Five layers in blocks of four sublayers: two spans of two layers, and one of one."""
+    settings = {"model__num_layers": 5, "model__qk_norm": "false", "residual__block_size": 4}
+    found = planned(tmp_path, 1, None, training__recompute="block", **settings).memory.activations
+    layer = (4 * WIDTH + 3 * KEY_VALUE) + 5 * INNER + 2 * WIDTH + 2 * WIDTH
+    leaves = 2 + 1  # two blocks, and the partial of the last
+    head_scalars = 3 * (1 + 2 + 1) + 1
+    kept = TOKENS * (4 * (leaves * WIDTH + 2 * WIDTH) + 4 * head_scalars + 4 * rows(1))
+    assert found == kept + TOKENS * 4 * 2 * layer
+
+
+def test_the_first_replica_that_crosses_nodes_sets_the_pace_of_the_data_ranks(tmp_path: Path) -> None:
+    """Four data ranks of two tensor ranks on nodes of four: two data ranks a node share its network."""
+    far = replace(NEAR, reduce_scatter_bytes_per_second=1e9, all_gather_bytes_per_second=4e9)
+    machine = replace(MACHINE, devices_per_node=4, far=far)
+    found = planned(tmp_path, 8, machine, parallel__tensor=2, training__micro_batch_size=1)
+    held = found.parameters_per_rank[0]
+    expected = 4 * held * 3 / 4 / 2e9 + 4 * held * 3 / 4 / 5e9 + 2 * 7e-6
+    assert found.time.kinds["data_parallel"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_step_over_two_stages_ends_with_its_slowest(tmp_path: Path) -> None:
+    """Of a tied table both ends reduce the gradient; the figures of the page follow from the step."""
+    found = planned(tmp_path, 2, parallel__pipeline=2, model__tie_embeddings="true")
+    time = found.time
+    assert sum(time.kinds.values()) == pytest.approx(time.step_seconds, rel=1e-12)
+    assert time.kinds["data_parallel"] == pytest.approx(4 * rows(1) * WIDTH / 2e9, rel=1e-12)
+    assert time.tokens_per_second == pytest.approx(8 * 32 / time.step_seconds, rel=1e-12)
+    assert time.run_hours == pytest.approx(20 * time.step_seconds / 3600, rel=1e-12)
+    assert time.device_hours == pytest.approx(2 * time.run_hours, rel=1e-12)
+    flops = found.setup.flops_per_token * 8 * 32
+    assert time.model_flops_utilisation == pytest.approx(flops / (time.step_seconds * 2 * 1e13), rel=1e-12)
+
+
+def test_traffic_is_counted_over_every_rank_that_sends(tmp_path: Path) -> None:
+    """Three stages, tensor 2 with shards, data 2: hops of whole prefixes, in bytes of one shard on each tensor rank."""
+    settings = {"parallel__pipeline": 3, "parallel__tensor": 2, "parallel__sequence": "true"}
+    found = planned(tmp_path, 12, None, training__micro_batch_size=1, model__num_layers=6, **settings).wire
+    slice_bytes = 32 * WIDTH * 4 // 2
+    hops = 3 + 5  # two layers a stage, a block each: the embedding and two blocks, then two more
+    assert found.slice_bytes == slice_bytes
+    assert found.step_forward_bytes == hops * slice_bytes * 4 * 2 * 2
+    assert [rank.forward_bytes for rank in found.ranks] == [3 * slice_bytes, 5 * slice_bytes, 0]
+    assert [rank.backward_bytes for rank in found.ranks] == [0, 3 * slice_bytes, 5 * slice_bytes]
+
+
+def test_two_ends_that_share_no_table_reduce_nothing(tmp_path: Path) -> None:
+    settings = {"parallel__pipeline": 2, "model__tie_embeddings": "false"}
+    assert planned(tmp_path, 2, **settings).time.kinds["data_parallel"] == 0
+
+
+def test_figures_of_the_page_are_of_all_replicas_and_all_nodes(tmp_path: Path) -> None:
+    """Four replicas on nodes of three devices: two disks take the save, and every device has its share of the work."""
+    found = planned(tmp_path, 4, replace(MACHINE, devices_per_node=3), training__micro_batch_size=1)
+    flops = found.setup.flops_per_token * 8 * 32
+    assert found.time.model_flops_utilisation == pytest.approx(flops / (found.time.step_seconds * 4 * 1e13), rel=1e-12)
+    assert found.time.device_hours == pytest.approx(4 * 20 * found.time.step_seconds / 3600, rel=1e-12)
+    assert found.time.checkpoint_seconds == pytest.approx(found.checkpoint.total_bytes / 2e9, rel=1e-12)
+
+
+def test_history_on_a_middle_stage_is_what_came_waits_and_goes_back(tmp_path: Path) -> None:
+    """Three stages of two layers, a block each: 3 slices come in, 5 go on, two micro-batches are in flight."""
+    found = planned(tmp_path, 3, None, parallel__pipeline=3, model__num_layers=6)
+    slices = [worst_rank_memory(found.setup, [rank]).depth_history / (TOKENS * WIDTH * 4) for rank in range(3)]
+    assert slices == [0 + 3, 2 * 3 + 5 + 3, 1 * 5 + 5]
+
+
+def test_a_message_takes_the_latency_of_the_link_it_crosses_both_ways() -> None:
+    """Of the link into each stage: 5 s into the second, 7 into the third."""
+    wire = WirePlan(DepthLayout(6, "block", 2), (1, 1, 1), 3)
+    hops, nothing = (0.0, 0.5, 0.25), (0.0, 0.0, 0.0)
+    costs = TurnSeconds((1.0,) * 3, (2.0,) * 3, hops, hops, nothing, (0.0, 5.0, 7.0), ahead=False)
+    assert play(Schedule(3, 1, 1), wire, costs).seconds == 3 * 3.0 + 2 * (0.5 + 5 + 0.25 + 7)
