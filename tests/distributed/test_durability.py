@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from attnres_train import durable
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import read_manifest
@@ -65,48 +63,6 @@ def test_every_file_is_on_disk_before_the_folder_and_the_folder_before_its_name(
     }  # torch renames its metadata when they are flushed
     assert written == files, "and every other file before it"
     assert ("flush", str(published.parent)) in seen[named:], "the name itself"
-
-
-def test_where_folders_cannot_be_flushed_nothing_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(error: int) -> Callable[[int], None]:
-        def fsync(_descriptor: int) -> None:
-            raise OSError(error, os.strerror(error))
-
-        return fsync
-
-    monkeypatch.setattr(os, "fsync", refuses(22))
-    durable.flush_folder(tmp_path)
-    monkeypatch.setattr(os, "fsync", refuses(5))
-    with pytest.raises(OSError, match="Input/output"):
-        durable.flush_folder(tmp_path)
-
-
-def save_that_is_damaged_behind_its_back(config: RunConfig, folder: Path) -> str:
-    """One byte of a rank's file changes after it was written, and nothing of its size."""
-    grid = build_grid(config.parallel, seed=1)
-    engine = build_tiny(config, grid).engine
-    save = CheckpointSave.start(folder, engine, grid, TrainState(step=1), IDENTITY)
-    # The thread reads back from where the folder is by then; here it has done so, and does it once more.
-    save.wait()
-    save.publish()
-    assert save._thread is not None
-    save._thread.join()
-    if grid.rank == 1:
-        path = next(path for path in sorted(save.published.glob("*.distcp")) if path.name in save._records)
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-        with pytest.raises(OSError, match="is not what was written"):
-            save._read_back()
-        save._damage = "rank 1: seen"
-    with pytest.raises(RuntimeError, match="reads back differently") as told:
-        save.retire(keep=1)
-    return str(told.value)
-
-
-def test_a_flipped_bit_is_seen_by_the_rank_that_wrote_it_and_told_to_all(tmp_path: Path) -> None:
-    told = run_ranks(save_that_is_damaged_behind_its_back, 2, tiny_config("block"), tmp_path)
-    assert len(set(told)) == 1 and "rank 1: seen" in told[0]
 
 
 SPOILED = "layers.1.mlp.branch.linear_fc1.weight"
