@@ -26,7 +26,9 @@ class Writer:
 
     type = np.dtype("<u2")
 
-    def add_packed(self, _packed: Any) -> None: ...
+    def add_tokens(self, _tokens: Any) -> None: ...
+
+    def add_lengths(self, _lengths: Any, _largest_id: int | None) -> None: ...
 
 
 class Bad:

@@ -73,12 +73,12 @@ def test_a_cache_that_cannot_be_written_is_told_in_words(tmp_path: Path, monkeyp
 
 def test_many_processes_may_compile_at_once(empty_cache: Path) -> None:
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=load_library) for _ in range(4)]
+    processes = [context.Process(target=load_library) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 4
+    assert [process.exitcode for process in processes] == [0] * 3
     assert [path.suffix for path in empty_cache.iterdir()] == [".so"]
 
 

@@ -34,7 +34,9 @@ ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 8e-3 if I
 
 
 @pytest.mark.parametrize(
-    ("checks", "interpret"), [("check", "1"), ("compile", "0"), ("check", "0")], ids=["interpreter", "compiler", "gpu"]
+    ("checks", "interpret"),
+    [("check", "1"), pytest.param("compile", "0", marks=pytest.mark.slow), ("check", "0")],
+    ids=["interpreter", "compiler", "gpu"],
 )
 def test_in_a_process_of_its_own(checks: str, interpret: str, tmp_path: Path) -> None:
     if (checks, interpret) == ("check", "0") and not torch.cuda.is_available():

@@ -79,9 +79,8 @@ def test_a_rank_that_stands_still_leaves_its_stacks_in_its_log(
     done = threading.Event()
     for _ in range(600):
         done.wait(0.1)
-        if read_records(tmp_path / "job")[3].stuck is not None:
+        if (found := read_records(shared_folder(str(log)))[3]).stuck is not None:
             break
-    found = read_records(shared_folder(str(log)))[3]
     assert found.stuck is not None and "test_presence.py" in found.stuck and found.at == "training"
     assert not found.waits, "it stands in code of its own"
     assert "no progress for" in log.read_text() and "test_a_rank_that_stands_still" in log.read_text()
