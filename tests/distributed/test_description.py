@@ -93,7 +93,9 @@ def test_stages_hold_every_tensor_of_the_model_once(case: str) -> None:
             owned = [spec for stage in stages for spec in stage if spec.owned]
             assert [spec.name for spec in owned] == [spec.name for spec in said.all]
             copies = [spec for stage in stages for spec in stage if not spec.owned]
-            assert [spec.name for spec in copies] == ["embedding.weight"] * (tied and len(split) > 1)
+            twice = ["embedding.weight"] * (tied and len(split) > 1)
+            assert [spec.name for spec in copies] == twice
+            assert [spec.name for stage in stages for spec in stage if spec.copies == 2] == twice * 2
 
 
 def test_gains_of_heads_are_partial_sums_without_sequence_shards_too() -> None:

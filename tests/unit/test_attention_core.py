@@ -25,9 +25,9 @@ def inputs(groups: int) -> list[Tensor]:
     return [torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes]
 
 
-def masked(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def masked(query: Tensor, key: Tensor, value: Tensor, segments: Tensor = SEGMENTS) -> Tensor:
     """The plain way: scores of the whole window, those of other documents and of later tokens at minus infinity."""
-    allowed = (SEGMENTS[:, :, None] == SEGMENTS[:, None, :]).tril()[:, None]
+    allowed = (segments[:, :, None] == segments[:, None, :]).tril()[:, None]
     query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=0.3, enable_gqa=True)
     return output.permute(2, 0, 1, 3).flatten(2)
@@ -49,6 +49,14 @@ def as_the_kernel_would(query: Tensor, key: Tensor, value: Tensor, *lengths: Any
         document = (tensor[start:stop].transpose(0, 1) for tensor in (query, key, value))
         outputs.append(F.scaled_dot_product_attention(*document, is_causal=True, **options).transpose(0, 1))
     return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("groups", [4, 2])
+def test_whole_windows_see_no_later_token(groups: int) -> None:
+    query, key, value = inputs(groups)
+    whole = CausalAttentionCore(None, softmax_scale=0.3)(query, key, value, None)  # type: ignore[arg-type]
+    expected = masked(query, key, value, torch.zeros_like(SEGMENTS))
+    torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("groups", [4, 2])

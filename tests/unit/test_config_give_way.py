@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from attnres_train.config.give_way import COMMAND_LINE, DEFAULT, give_way
+from attnres_train.config.keys import all_keys
 from attnres_train.config.load import load, load_checked
+from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
+from attnres_train.errors import Problem, Unused
 from attnres_train.optim.schedule import learning_rate
 from tests.unit.config_files import SMALL, flags, refusal, write
 from tests.unit.test_cli import as_json, run
@@ -141,6 +145,20 @@ def test_a_cosine_is_scaled_to_where_it_ends(tmp_path: Path) -> None:
     first = loaded.notes[0]
     assert first == f"schedule.warmup_steps: 6 of 20 steps, but training.steps = 5 ({path}:21): 1, in proportion"
     assert load_checked(path, flags(training__steps=40), purpose="plan").config.schedule.warmup_steps == 6
+
+
+@pytest.mark.parametrize(("origin", "value"), [("run.toml:9", None), (DEFAULT, 2), (COMMAND_LINE, 2)])
+def test_only_what_the_file_states_gives_way(tmp_path: Path, origin: str, value: int | None) -> None:
+    """Told of a key that a default or the command line gave, it is a problem that remains."""
+    config = load(write(tmp_path)).config
+    unused = Unused("residual.block_size", "2, but there are no blocks", "leave it out", ("residual.mode",))
+
+    def rules(tried: RunConfig) -> list[Problem]:
+        return [unused] if tried.residual.block_size is not None else []
+
+    origins = {"residual.block_size": origin, "residual.mode": COMMAND_LINE}
+    settled = give_way(config, origins, {}, all_keys(), rules)
+    assert (settled.config.residual.block_size, len(settled.notes)) == (value, int(value is None))
 
 
 def test_a_schedule_that_does_not_fit_its_own_file_is_refused(tmp_path: Path) -> None:

@@ -140,10 +140,12 @@ def test_gates_start_alike_for_every_token(gate: str, kept: float, entering: flo
     torch.testing.assert_close(written.value, kept * stream + entering * output, atol=1e-3, rtol=0)
 
 
-def test_the_entropy_term_changes_gradients_by_its_own_and_outputs_by_nothing() -> None:
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_entropy_term_changes_gradients_by_its_own_and_outputs_by_nothing(heads: int) -> None:
+    """It is the mean over the heads, summed over tokens."""
     weight, history = 0.3, full_history()[0]
-    plain, own = reader_of(mode="full", temperature=1.5)
-    penalised, _ = reader_of(mode="full", temperature=1.5, entropy_weight=weight)
+    plain, own = reader_of(mode="full", temperature=1.5, heads=heads)
+    penalised, _ = reader_of(mode="full", temperature=1.5, heads=heads, entropy_weight=weight)
     values = [source.value for source in history.sources.values()]
     upstream = draw(5, 2, WIDTH, seed=9)
     read(plain, history).backward(upstream)
@@ -152,8 +154,9 @@ def test_the_entropy_term_changes_gradients_by_its_own_and_outputs_by_nothing() 
     out.backward(upstream)
 
     query = own["query"].clone().requires_grad_()
-    shares = torch.stack([(v / rms(v) * own["gain"] * query).sum(-1) / 1.5 for v in values]).softmax(0)
-    (expected,) = torch.autograd.grad(weight * -(shares * shares.log()).sum(), query)
+    products = torch.stack([v / rms(v) * own["gain"] * query for v in values])
+    shares = (products.unflatten(-1, (heads, -1)).sum(-1) / 1.5).softmax(0)
+    (expected,) = torch.autograd.grad(weight * -(shares * shares.log()).sum() / heads, query)
     difference = penalised.query.grad - plain.query.grad  # type: ignore[operator, union-attr]
     torch.testing.assert_close(difference, expected)
 

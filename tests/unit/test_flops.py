@@ -19,9 +19,9 @@ from tests.distributed.tiny import MICRO_BATCH, TOKENS, VOCABULARY, step_batches
 from tests.distributed.training import build_tiny
 
 
-def counted_flops(case: str) -> int:
+def counted_flops(case: str, tied: bool) -> int:
     """Forward and backward of one micro-batch, with attention as plain products that torch can count."""
-    config = tiny_config(case)
+    config = tiny_config(case, tied=tied)
     (stage,) = build_tiny(config, build_grid(config.parallel, seed=1)).stages
     stage.set_input_tensor([None])
     batch = step_batches(0)[0]
@@ -30,14 +30,14 @@ def counted_flops(case: str) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("case", ["standard", "block"])
-def test_model_flops_are_what_torch_counts(case: str) -> None:
+@pytest.mark.parametrize(("case", "tied"), [("standard", False), ("block", False), ("block", True)])
+def test_model_flops_are_what_torch_counts(case: str, tied: bool) -> None:
     """Plain products compute the half of attention that causality forbids too, which is no model FLOP."""
-    model = tiny_config(case).model
+    model = tiny_config(case, tied=tied).model
     forbidden = 3 * model.num_layers * 2 * model.hidden_size * TOKENS
     padded = model.padded_vocabulary(VOCABULARY, 1)
     expected = TOKENS * MICRO_BATCH * (training_flops_per_token(model, padded, TOKENS) + forbidden)
-    assert run_ranks(counted_flops, 1, case) == [expected]
+    assert run_ranks(counted_flops, 1, case, tied) == [expected]
 
 
 @pytest.mark.parametrize(

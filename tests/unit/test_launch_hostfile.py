@@ -24,6 +24,7 @@ BAD = {
     "negative": ("node-a slots=-1", "'-1'"),
     "other digits": ("node-a slots=٣", "'٣'"),
     "zero": ("node-a slots=0", "0 slots"),
+    "zeros": ("node-a slots=00", "0 slots"),
     "spaces": ("node-a slots = 2", "spaces round `=`"),
     "a space": ("node-a slots= 2", "spaces round `=`"),
     "user": ("me@node-a slots=2", "a user"),

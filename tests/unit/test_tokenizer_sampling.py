@@ -61,6 +61,13 @@ def test_long_documents_are_drawn_in_stretches(monkeypatch: pytest.MonkeyPatch) 
     assert all(len(text) <= 100 for text in sample.give())
 
 
+def test_stretches_of_one_document_are_drawn_each_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """About half of each of two documents of 50 stretches, never one of them whole and nothing of the other."""
+    monkeypatch.setattr(sampling, "STRETCH", 10)
+    given = "".join(sample_of(["x" * 500, "y" * 500], 500).give())
+    assert min(given.count("x"), given.count("y")) > 150
+
+
 @settings(deadline=None)
 @given(text=st.text(alphabet="ab \n", max_size=60), limit=st.integers(1, 9))
 def test_stretches_are_the_text_cut_before_spaces_where_there_are_any(text: str, limit: int) -> None:

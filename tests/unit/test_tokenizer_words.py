@@ -174,3 +174,7 @@ def test_only_encoding_loads_pyarrow_and_a_call_without_texts_does(tmp_path: Pat
         assert "pyarrow" in sys.modules
     """
     subprocess.run([sys.executable, "-c", code, tmp_path / "t.model"], check=True)
+
+
+def test_a_group_is_closed_as_soon_as_it_is_large_enough() -> None:
+    assert list(words.groups([2, 2, 3, 1, 5, 1], lambda size: size, 4)) == [[2, 2], [3, 1], [5], [1]]
