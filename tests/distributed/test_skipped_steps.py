@@ -88,7 +88,8 @@ def test_lasting_bad_steps_end_the_run_at_the_stated_limit(tmp_path: Path) -> No
         assert "3 steps in a row had a gradient that is not finite" in told[0]
         assert "The first one: step 5: gradient norm nan, skipped; rank 1: samples sample-38, sample-39" in told[0]
     assert max(logged(tmp_path)) == 7
-    assert read_manifest(tmp_path / "checkpoints/step-00000006").skipped_in_a_row == 2
+    saved = read_manifest(tmp_path / "checkpoints/step-00000006")
+    assert (saved.skipped_in_a_row, saved.optimizer_updates) == (2, 4)
     assert state_checksums(tmp_path, 6) == state_checksums(tmp_path, 4)
 
 

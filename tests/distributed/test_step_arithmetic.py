@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -35,8 +35,16 @@ def mean_gradients(parts: Parts, loader: SyntheticLoader, samples: int) -> dict[
     return {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(named.items(), found, strict=True)}
 
 
-def adamw(config: RunConfig, decays: dict[str, bool], start: dict[str, Tensor], gradients_of: Any) -> dict[str, Tensor]:
-    """Weights after `STEPS` steps: linear warm-up, clipping by the whole norm, decoupled decay; in float64."""
+class Reached(NamedTuple):
+    """By name. Moments too: a scale of all gradients does not show in AdamW's weights."""
+
+    weights: dict[str, Tensor]
+    first: dict[str, Tensor]
+    second: dict[str, Tensor]
+
+
+def adamw(config: RunConfig, decays: dict[str, bool], start: dict[str, Tensor], gradients_of: Any) -> Reached:
+    """After `STEPS` steps: linear warm-up, clipping by the whole norm, decoupled decay; in float64."""
     optimizer, schedule = config.optimizer, config.schedule
     weights = {name: value.double() for name, value in start.items()}
     first, second = ({name: torch.zeros_like(w) for name, w in weights.items()} for _ in range(2))
@@ -53,10 +61,10 @@ def adamw(config: RunConfig, decays: dict[str, bool], start: dict[str, Tensor], 
             root = (second[name] / (1 - optimizer.beta2**step)).sqrt()
             kept = 1 - rate * optimizer.weight_decay * decays[name]
             weights[name] = weights[name] * kept - rate * mean / (root + optimizer.eps)
-    return weights
+    return Reached(weights, first, second)
 
 
-def trained_and_expected(config: RunConfig) -> tuple[dict[str, Tensor], dict[str, Tensor], list[float]]:
+def trained_and_expected(config: RunConfig) -> tuple[Reached, Reached, list[float]]:
     grid = build_grid(config.parallel, seed=1)
     loader = SyntheticLoader(grid, SAMPLES)
     other, ours = build_tiny(config, grid), build_tiny(config, grid)
@@ -76,7 +84,11 @@ def trained_and_expected(config: RunConfig) -> tuple[dict[str, Tensor], dict[str
         state, report, _ = train_step(ours, loader, config, state, {})
         rates.append(report.learning_rate)
     assert (state.step, state.samples) == (STEPS, STEPS * SAMPLES)
-    return {name: p.detach().clone() for name, p in ours.stages[0].named_parameters()}, expected, rates
+    weights = {name: p.detach().clone() for name, p in ours.stages[0].named_parameters()}
+    states = ours.engine.export_state()
+    first = {name: states[name].first_moment.double() for name in weights}
+    second = {name: states[name].second_moment.double() for name in weights}
+    return Reached(weights, first, second), expected, rates
 
 
 @pytest.mark.parametrize("zero", [None, 1])
@@ -85,8 +97,10 @@ def test_steps_are_adamw_on_clipped_gradients_of_the_mean_loss_at_the_rates_of_t
     assert config.schedule.warmup_steps == STEPS
     ((got, expected, rates),) = run_ranks(trained_and_expected, 1, config)
     assert rates == pytest.approx([config.optimizer.learning_rate * n / STEPS for n in range(1, STEPS + 1)])
-    for name, weight in expected.items():
-        assert torch.allclose(got[name].double(), weight, rtol=0, atol=2e-6), name
+    for name, weight in expected.weights.items():
+        assert torch.allclose(got.weights[name].double(), weight, rtol=0, atol=2e-6), name
+        assert torch.allclose(got.first[name].double(), expected.first[name], rtol=1e-4, atol=1e-7), name
+        assert torch.allclose(got.second[name].double(), expected.second[name], rtol=1e-4, atol=1e-12), name
 
 
 def one_step(config: RunConfig, stops: int, writes: int, fails: int) -> tuple[StepReport, TrainState, dict[str, Any]]:
