@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,9 +18,9 @@ RATE = 0.01
 
 
 def step_on_masked_batches(
-    poison: bool, precision: str, case: str = "block"
+    poison: float | None, precision: str, case: str = "block"
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], float, bool]:
-    """Weights before and after one step whose batches count no token; `poison` makes one gradient NaN instead."""
+    """Weights before and after one step whose batches count no token; one gradient becomes `poison` instead."""
     config = tiny_config(case, pipeline=2, precision=precision)
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
@@ -28,8 +29,8 @@ def step_on_masked_batches(
     engine.zero_grad()
     batches = [replace(batch, loss_mask_BT=torch.zeros_like(batch.loss_mask_BT)) for batch in step_batches(0)]
     parts.pipeline.run(engine.chunks, batches)
-    if poison and grid.rank == 1:
-        engine.parameters()[0].parameter.main_grad.view(-1)[0] = float("nan")
+    if poison is not None and grid.rank == 1:
+        engine.parameters()[0].parameter.main_grad.view(-1)[0] = poison
     update = engine.step(RATE)
     after = {name: state.master.clone() for name, state in engine.export_state().items()}
     return {name: (before[name], after[name]) for name in before}, update.grad_norm, update.applied
@@ -52,7 +53,7 @@ DECAY = ("embedding.weight", "projection.weight", "linear_qkv.weight", "linear_p
 def test_without_gradients_only_what_its_module_says_decays(case: str, precision: str, keeps: str) -> None:
     """By the owner's word, not by the number of dimensions (ServiceNow/Fast-LLM#542)."""
     decay = 1 - RATE * tiny_config().optimizer.weight_decay
-    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, False, precision, case):
+    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, None, precision, case):
         assert applied and grad_norm == 0.0
         for name, (before, after) in weights.items():
             if name.endswith(DECAY):
@@ -62,8 +63,9 @@ def test_without_gradients_only_what_its_module_says_decays(case: str, precision
         assert any(name.endswith(keeps) for name in weights)
 
 
-def test_a_nan_on_one_rank_skips_the_step_on_all_and_leaves_every_weight() -> None:
-    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, True, "fp32"):
-        assert not applied and grad_norm != grad_norm
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf], ids=["nan", "inf", "-inf"])
+def test_what_is_not_finite_on_one_rank_skips_the_step_on_all_and_leaves_every_weight(poison: float) -> None:
+    for weights, grad_norm, applied in run_ranks(step_on_masked_batches, 2, poison, "fp32"):
+        assert not applied and not math.isfinite(grad_norm)
         for name, (before, after) in weights.items():
             assert after.equal(before), name
