@@ -51,10 +51,11 @@ def adamw(config: RunConfig, decays: dict[str, bool], start: dict[str, Tensor], 
     for step in range(1, STEPS + 1):
         gradients = {name: g.double() for name, g in gradients_of(weights, step).items()}
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
-        assert optimizer.clip_grad_norm is not None and norm > optimizer.clip_grad_norm, "clipping must be active"
+        assert optimizer.clip_grad_norm is not None
+        assert (norm > optimizer.clip_grad_norm) == (optimizer.clip_grad_norm < 1), "0.5 clips, 100 must not"
         rate = optimizer.learning_rate * step / schedule.warmup_steps
         for name, gradient in gradients.items():
-            clipped = gradient * optimizer.clip_grad_norm / norm
+            clipped = gradient * min(1.0, optimizer.clip_grad_norm / norm)
             first[name].mul_(optimizer.beta1).add_(clipped, alpha=1 - optimizer.beta1)
             second[name].mul_(optimizer.beta2).add_(clipped.square(), alpha=1 - optimizer.beta2)
             mean = first[name] / (1 - optimizer.beta1**step)
@@ -91,9 +92,12 @@ def trained_and_expected(config: RunConfig) -> tuple[Reached, Reached, list[floa
     return Reached(weights, first, second), expected, rates
 
 
+@pytest.mark.parametrize("clip", [0.5, 100.0])
 @pytest.mark.parametrize("zero", [None, 1])
-def test_steps_are_adamw_on_clipped_gradients_of_the_mean_loss_at_the_rates_of_the_schedule(zero: int | None) -> None:
-    config = tiny_config("block", zero=None if zero is None else {"stage": zero})
+def test_steps_are_adamw_on_clipped_gradients_of_the_mean_loss_at_the_rates_of_the_schedule(
+    zero: int | None, clip: float
+) -> None:
+    config = tiny_config("block", clip=clip, zero=None if zero is None else {"stage": zero})
     assert config.schedule.warmup_steps == STEPS
     ((got, expected, rates),) = run_ranks(trained_and_expected, 1, config)
     assert rates == pytest.approx([config.optimizer.learning_rate * n / STEPS for n in range(1, STEPS + 1)])
