@@ -58,6 +58,18 @@ def test_visits_are_the_schedule_table(schedule: Schedule) -> None:
     assert schedule.backwards() == [(micro_batch, last - chunk) for micro_batch, chunk in table]
 
 
+@given(valid())
+def test_each_rank_is_sent_what_its_own_stages_read_and_gave_once(schedule: Schedule) -> None:
+    """Whatever the order: a history into every stage but the first, a gradient back into every one but the last."""
+    for rank in range(schedule.pipeline):
+        own = [
+            (m, c * schedule.pipeline + rank) for m in range(schedule.micro_batches) for c in range(schedule.virtual)
+        ]
+        last = schedule.pipeline * schedule.virtual - 1
+        assert sorted(schedule.arrivals(rank)) == [(m, stage) for m, stage in own if stage > 0]
+        assert sorted(schedule.returns(rank)) == [(m, stage) for m, stage in own if stage < last]
+
+
 @given(grids())
 def test_warmup_is_that_of_every_rank(schedule: Schedule) -> None:
     total = schedule.micro_batches * schedule.virtual

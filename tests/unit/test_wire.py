@@ -289,3 +289,12 @@ def test_a_split_that_does_not_fit_is_refused() -> None:
 def test_no_hop_leads_into_the_first_stage_or_past_the_last(stage: int) -> None:
     with pytest.raises(IndexError):
         WirePlan(DepthLayout(4, "full", 1), (1, 1), 2).hop_into(stage)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_gradients_of_kept_sources_wait_for_the_stage_that_opened_them_and_no_longer(exact: bool) -> None:
+    """Two ranks of two stages: those that stages 2 and 3 read wait until stages 0 and 1 have run backward."""
+    plan = WirePlan(DepthLayout(8, "full", 1), (1, 1, 1, 1), 2, 2, cache=True, exact_gradients=exact)
+    read_later = [len(plan.known_on(stage)) for stage in (2, 3)]
+    assert min(read_later) > 0
+    assert [plan.owed_slices(stage) for stage in range(4)] == [0, 0, *([0, 0] if exact else read_later)]
