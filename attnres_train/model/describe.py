@@ -1,4 +1,4 @@
-"""The model as a value, without torch: every tensor of it and what every part costs, whatever the layout."""
+"""The model as a value, without torch: every tensor of it, whatever the layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from attnres_train.depth.modes.choose import mode_of
 from attnres_train.model.branches.choose import branches_of
 from attnres_train.model.config import ModelConfig
 from attnres_train.model.sharding import Sharding
-from attnres_train.model.size import Costs, costs_of
 from attnres_train.model.tensors import TensorSpec
 
 
@@ -25,7 +24,6 @@ class Description:
     head: tuple[TensorSpec, ...]
     """The output projection is among them only if it is not the embedding."""
     tied: bool
-    costs: Costs
 
     @cached_property
     def all(self) -> tuple[TensorSpec, ...]:
@@ -60,7 +58,6 @@ def describe(model: ModelConfig, residual: ResidualConfig, vocabulary_size: int,
             *(() if model.tie_embeddings else (projection,)),
         ),
         tied=model.tie_embeddings,
-        costs=costs_of(model, padded_vocabulary),
     )
 
 
