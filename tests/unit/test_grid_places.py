@@ -11,7 +11,8 @@ import torch
 from attnres_train.parallel import grid as grid_module
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
-from attnres_train.parallel.lane import Lane
+from attnres_train.parallel.lane import Inbox, Lane
+from attnres_train.parallel.schedule import Arrival
 from attnres_train.parallel.stopwatch import Stopwatch
 
 
@@ -114,3 +115,15 @@ def test_as_many_sends_are_under_way_as_stated(monkeypatch: pytest.MonkeyPatch) 
     for count in range(1, 5):
         lane.send([torch.zeros(1)])
         assert [work.waited for work in works] == [1] * max(0, count - 2) + [0] * min(count, 2)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_messages_are_taken_in_the_planned_order_however_many_are_posted_ahead(ahead: int) -> None:
+    order = [Arrival(number, 2) for number in range(5)]
+    lane, pool = SimpleNamespace(receive=lambda tensors: None), SimpleNamespace(take=lambda: torch.zeros(1))
+    inbox = Inbox(lane, pool, order, lambda arrival: 1, ahead)  # type: ignore[arg-type]
+    taken = []
+    while (message := inbox.next()) is not None:
+        taken.append(message.arrival)
+        assert inbox.left() == order[len(taken) :], "none is lost, and none is told twice"
+    assert taken == order
