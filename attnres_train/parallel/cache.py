@@ -9,7 +9,7 @@ One source on its way, P = 2, V = 2, seen from rank 1, where stage 1 receives so
                            the whole gradient of rank 1, which is taken and sent to stage 0
 
 How many deposits each stage owes is in the wire plan. A gradient that is missing, doubled or left over is an error
-that names micro-batch, source, stage and rank.
+that names micro-batch, source, stage and rank. So is a call out of turn: see `Visit`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from attnres_train.depth.history import History
 from attnres_train.depth.source import GradientBuffer, Source
 from attnres_train.parallel.offload import HostOffload
 from attnres_train.parallel.pool import BufferPool
+from attnres_train.parallel.visit import InFlight, Visit
 from attnres_train.parallel.wire import WirePlan
 
 
@@ -37,22 +38,6 @@ class _Held:
 
     value: Tensor
     buffer: GradientBuffer | None
-
-
-@dataclass
-class _InFlight:
-    """One micro-batch on one stage, from its forward until its backward is done."""
-
-    received: tuple[Tensor, ...]
-    sources: dict[int, Source]
-    partial: Source | None
-    slices: int
-    """Slices that stand because of it: received or made, not those held from an earlier stage."""
-
-    def values(self) -> list[Tensor]:
-        """What its backward will read of the history."""
-        partial = [] if self.partial is None else [self.partial]
-        return [source.value for source in (*self.sources.values(), *partial)]
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,7 @@ class HistoryCache:
         self.peak_slices = 0
         self._kept = plan.kept_on(pipeline_rank)
         self._held: dict[tuple[int, int], _Held] = {}
-        self._in_flight: dict[tuple[int, int], _InFlight] = {}
+        self._in_flight: dict[tuple[int, int], InFlight] = {}
         self._buffers: dict[tuple[int, int], GradientBuffer | None] = {}
         """Where the gradients of what is or was held belong, until the stage that opened it has run backward."""
         self._gone: dict[tuple[int, int], int] = {}
@@ -91,7 +76,9 @@ class HistoryCache:
         partial = opened.pop() if hop.partial else None
         sources = dict(zip(hop.sources, opened, strict=True))
         sources |= {number: self._known(micro_batch, stage, number) for number in self.plan.known_on(stage)}
-        self._in_flight[micro_batch, stage] = _InFlight(tuple(received), sources, partial, len(received))
+        if (micro_batch, stage) in self._in_flight:
+            raise self._out_of_turn(micro_batch, stage, Visit.COMPUTING)
+        self._in_flight[micro_batch, stage] = InFlight(tuple(received), sources, partial, len(received))
         self._note_peak()
         return History(dict(sorted(sources.items())), partial)
 
@@ -128,7 +115,7 @@ class HistoryCache:
 
     def end(self, micro_batch: int, stage: int) -> None:
         """The forward of `stage` is done. In evaluation that was the whole visit."""
-        flight = self._in_flight.get((micro_batch, stage))
+        flight = self._move(micro_batch, stage, Visit.KEPT)
         if flight is not None:
             flight.slices += len(self.plan.made_on(stage))
         self._note_peak()
@@ -141,12 +128,15 @@ class HistoryCache:
     def left(self, micro_batch: int, stage: int) -> None:
         """What `stage` sent has left its memory: until its backward nobody needs what it keeps."""
         flight = self._in_flight.get((micro_batch, stage))
-        if self.offload is not None and flight is not None and torch.is_grad_enabled():
+        if flight is None or flight.visit is Visit.WANTED:
+            return
+        self._move(micro_batch, stage, Visit.AWAY)
+        if self.offload is not None and torch.is_grad_enabled():
             self.offload.park(flight.values())
 
     def wanted(self, micro_batch: int, stage: int) -> None:
         """`stage` is about to run backward."""
-        flight = self._in_flight.get((micro_batch, stage))
+        flight = self._move(micro_batch, stage, Visit.WANTED)
         if self.offload is not None and flight is not None:
             self.offload.fetch(flight.values())
 
@@ -155,7 +145,11 @@ class HistoryCache:
 
         Raises HistoryError where the deposits are not those of the wire plan.
         """
-        flight = self._in_flight.pop((micro_batch, stage))
+        flight = self._in_flight.get((micro_batch, stage))
+        last = stage == self.plan.num_stages - 1  # its output is a loss, which wants nothing of the history
+        if flight is None or flight.visit is not (Visit.KEPT if last else Visit.WANTED):
+            raise self._out_of_turn(micro_batch, stage, Visit.OVER)
+        del self._in_flight[micro_batch, stage]
         for number, source in flight.sources.items():
             self._settle(micro_batch, stage, number, source)
         if flight.partial is not None:
@@ -195,7 +189,7 @@ class HistoryCache:
 
     def _start(self, micro_batch: int, embedding: Source) -> None:
         """Open the account of the first stage, which no gradient leaves: its embedding is settled last."""
-        self._in_flight[micro_batch, 0] = _InFlight((), {}, None, 0)
+        self._in_flight[micro_batch, 0] = InFlight((), {}, None, 0)
         if embedding.gradient is None:
             return
         assert embedding.value.grad_fn is not None
@@ -203,6 +197,21 @@ class HistoryCache:
 
     def _first_stage_done(self, micro_batch: int) -> None:
         self.returned(micro_batch, 0)
+
+    def _move(self, micro_batch: int, stage: int, to: Visit) -> InFlight | None:
+        """The visit, which a call has just brought to `to`; None on a first stage whose embedding nobody reads."""
+        flight = self._in_flight.get((micro_batch, stage))
+        if (stage > 0) if flight is None else not flight.may_move(to):
+            raise self._out_of_turn(micro_batch, stage, to)
+        if flight is not None:
+            flight.visit = to
+        return flight
+
+    def _out_of_turn(self, micro_batch: int, stage: int, call: Visit) -> HistoryError:
+        flight = self._in_flight.get((micro_batch, stage))
+        since = "nothing" if flight is None else f"`{flight.visit.value}`"
+        what = f"`{call.value}` came after {since}"
+        return HistoryError(f"{self.where}: micro-batch {micro_batch} on stage {stage}: {what}")
 
     def _known(self, micro_batch: int, stage: int, number: int) -> Source:
         held = self._held.get((micro_batch, number))

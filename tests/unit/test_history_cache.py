@@ -138,9 +138,12 @@ class Ranks:
             self.forward(batch, stage)
 
     def backward(self, batch: int, stage: int) -> None:
+        cache = self.caches[stage % self.plan.pipeline]
+        if stage < self.plan.num_stages - 1:
+            cache.wanted(batch, stage)
         torch.autograd.backward(self.departed.pop((batch, stage)), self.gradients.pop((batch, stage), None))
         if stage:
-            owed = self.caches[stage % self.plan.pipeline].returned(batch, stage)
+            owed = cache.returned(batch, stage)
             self.gradients[batch, stage - 1] = self._sent(stage - 1, owed)
             self.pools[stage % self.plan.pipeline].give(owed)
 
@@ -261,6 +264,49 @@ def test_a_source_that_is_no_longer_held() -> None:
     ranks.histories[0, 3] = again
     with refused("is not held for", "rank 1", "micro-batch 0", "source 0", "stage 3"):
         ranks.forward(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ("end end", "`end` came after `end`"),
+        ("returned", "`returned` came after `arrive`"),
+        ("end returned", "`returned` came after `end`"),
+        ("wanted", "`wanted` came after `arrive`"),
+        ("left", "`left` came after `arrive`"),
+        ("end left left", "`left` came after `left`"),
+        ("end left end", "`end` came after `left`"),
+        ("end left wanted wanted", "`wanted` came after `wanted`"),
+        ("end wanted end", "`end` came after `wanted`"),
+        ("arrive", "`arrive` came after `arrive`"),
+    ],
+)
+def test_a_visit_only_moves_on(calls: str, said: str) -> None:
+    cache = Ranks(PLAN).caches[1]
+    buffers = [torch.zeros(SHAPE) for _ in range(PLAN.hop_into(1).slices)]
+    cache.arrive(0, 1, buffers)
+    *before, last = calls.split()
+    for call in before:
+        getattr(cache, call)(0, 1)
+    with refused(f"rank 1: micro-batch 0 on stage 1: {said}$"):
+        getattr(cache, last)(0, 1, *([buffers] if last == "arrive" else []))
+
+
+@pytest.mark.parametrize("calls", ["end left wanted", "end wanted left", "end wanted"])
+def test_a_message_that_left_late_is_no_news(calls: str) -> None:
+    cache = Ranks(PLAN).caches[1]
+    cache.arrive(0, 1, [torch.zeros(SHAPE) for _ in range(PLAN.hop_into(1).slices)])
+    for call in calls.split():
+        getattr(cache, call)(0, 1)
+    for call in ("end", "wanted"):
+        with refused(f"`{call}` came after `wanted`$"):
+            getattr(cache, call)(0, 1)
+
+
+@pytest.mark.parametrize("call", ["end", "wanted", "returned"])
+def test_a_visit_that_never_began(call: str) -> None:
+    with refused(f"rank 1: micro-batch 5 on stage 1: `{call}` came after nothing$"):
+        getattr(Ranks(PLAN).caches[1], call)(5, 1)
 
 
 @pytest.mark.parametrize("plan", variants(PLAN), ids=["whole prefix", "cached", "exact"])
