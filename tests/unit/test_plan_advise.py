@@ -119,6 +119,11 @@ def test_what_is_ruled_out_unplayed_would_not_have_been_among_the_fastest(tmp_pa
     assert [c.plan.time for c in pruned.choices] == [c.plan.time for c in every.choices[:5]]
     assert [c.overrides for c in pruned.choices] == [c.overrides for c in every.choices[:5]]
     assert pruned.runnable == every.runnable and pruned.refused == every.refused
+    assert every.implied == 3 * every.runnable, "all fit as they are, and would with each of three ways to keep less"
+    layouts = [choice.layout for choice in every.choices]
+    assert {(layout.tensor, layout.sequence) for layout in layouts} >= {(1, False), (2, True), (4, True)}
+    assert all(layout.sequence == (layout.tensor > 1) for layout in layouts)
+    assert {layout.data for layout in layouts if layout.zero} <= {*range(2, world + 1)}
 
 
 @pytest.mark.parametrize("name", SMALL_CASES)
