@@ -221,6 +221,7 @@ def test_a_broken_rule_is_the_only_problem_and_states_its_facts(
     "settings",
     [
         flags(schedule__warmup_steps=20),
+        flags(schedule__min_learning_rate="3e-4"),
         flags(schedule__kind="wsd", schedule__warmup_steps=5, schedule__decay_steps=15),
         flags(schedule__decay_steps=40),
         flags(training__stop_after_steps=20),
