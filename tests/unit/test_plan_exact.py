@@ -379,3 +379,17 @@ def test_uneven_stages_wait_by_what_all_of_them_compute() -> None:
     played = play(Schedule(2, 1, 8), wire, TurnSeconds((1.0, 3.0), (2.0, 6.0), none, none, none, none, ahead=False))
     assert played.seconds == 1 + 8 * 9 + 2 and played.busy == (24.0, 72.0)
     assert played.bubble_fraction == pytest.approx(1 - (24 + 72) / (2 * 75))
+
+
+def test_a_table_of_both_ends_is_cut_over_the_data_ranks_by_itself(tmp_path: Path) -> None:
+    """Of an odd number of 64 elements each, the table and the rest of the last stage are both filled up to 128."""
+    settings = {"parallel__pipeline": 2, "model__tie_embeddings": "true", "model__qk_norm": "false"}
+    settings |= {"tokenizer__vocab_size": 321, "model__pad_vocabulary_to": 1, "training__micro_batch_size": 1}
+    setup = planned(tmp_path, 4, None, **settings).setup
+    table = 321 * WIDTH
+    rest = setup.held_by(1) - table
+    assert (table % 128, rest % 128) == (64, 64)
+    found = worst_rank_memory(setup, [1])
+    assert found.moments == 8 * ((table + 64) // 2 + (rest + 64) // 2)
+    apart = planned(tmp_path, 4, None, **settings | {"model__tie_embeddings": "false"}).setup
+    assert worst_rank_memory(apart, [1]).moments == 8 * (table + rest) // 2
