@@ -12,7 +12,7 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan import plan
-from attnres_train.plan.memory import worst_rank_memory
+from attnres_train.plan.memory import visit_of, worst_rank_memory
 from attnres_train.plan.simulate import TurnSeconds, play
 from attnres_train.plan.speeds import Link, Machine, Rates
 from attnres_train.plan.timing import Timing
@@ -392,4 +392,30 @@ def test_a_table_of_both_ends_is_cut_over_the_data_ranks_by_itself(tmp_path: Pat
     found = worst_rank_memory(setup, [1])
     assert found.moments == 8 * ((table + 64) // 2 + (rest + 64) // 2)
     apart = planned(tmp_path, 4, None, **settings | {"model__tie_embeddings": "false"}).setup
-    assert worst_rank_memory(apart, [1]).moments == 8 * (table + rest) // 2
+    together = worst_rank_memory(apart, [1])
+    assert together.moments == 8 * (table + rest) // 2
+    assert found.buffers - together.buffers == (64 + 64) * (4 + 4), "what fills them is a weight and a gradient"
+
+
+def test_the_largest_span_of_any_chunk_stands_while_it_is_made_again(tmp_path: Path) -> None:
+    """Rank 0 has one layer of the first block, and in its second chunk both of the last one."""
+    settings = {"parallel__pipeline": 2, "parallel__virtual": 2, "parallel__layers_per_stage": "[1, 1, 2, 1]"}
+    settings |= {"model__num_layers": 5, "residual__block_size": 4, "model__qk_norm": "false"}
+    setup = planned(tmp_path, 2, None, training__recompute="block", **settings).setup
+    visits = [visit_of(setup, stage) for stage in (0, 2)]
+    weights = [visit.activations + visit.history for visit in visits]
+    standing = setup.schedule_to_peak.at_peak(0, weights, [visit.owed for visit in visits])
+    kept = sum(n * visit.activations for n, visit in zip(standing.in_flight, visits, strict=True))
+    layer = (4 * WIDTH + 3 * KEY_VALUE) + 5 * INNER + 2 * WIDTH + 2 * WIDTH
+    assert worst_rank_memory(setup, [0]).activations == kept + TOKENS * 4 * 2 * layer
+
+
+def test_the_fullest_rank_is_the_one_with_the_largest_total(tmp_path: Path) -> None:
+    """Three stages: the first has most in flight, a wide vocabulary makes the last the fullest."""
+    found = [
+        planned(tmp_path, 3, None, parallel__pipeline=3, model__num_layers=6, tokenizer__vocab_size=entries)
+        for entries in (320, 9000)
+    ]
+    for one, fullest in zip(found, (0, 2), strict=True):
+        ranks = [worst_rank_memory(one.setup, [rank]) for rank in range(3)]
+        assert one.memory == ranks[fullest] and one.memory.total == max(rank.total for rank in ranks)
