@@ -46,6 +46,8 @@ def test_a_source_that_no_reader_looks_at_is_dead() -> None:
     assert told(look) == ["source 1 is dead: none of its 6 readers gives it 1% of an equal share"]
     one_looks = with_reader(look, 8, weights=look_of(BLOCK).readers[8].weights)
     assert told(one_looks) == []
+    watch = DepthAlarms()
+    assert [len(watch.new(each)) for each in (look, one_looks, look, look)] == [1, 0, 1, 0], "one that looks is enough"
 
 
 def test_a_partial_that_outgrows_its_past_is_told_of_once_and_again_after_it_was_well() -> None:

@@ -38,6 +38,31 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
+def test_samples_are_recorded_in_the_order_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batch by micro-batch, of the replicas in turn; each replica is told by one of its ranks."""
+    told = [(1, [["c", "d"], ["g", "h"]]), None, None, (0, [["a", "b"], ["e", "f"]])]
+    mine: list[Any] = []
+
+    def gather(everybody: list[Any], own: Any, group: Any) -> None:
+        mine.append(own)
+        everybody[:] = told
+
+    monkeypatch.setattr(module, "dist", SimpleNamespace(all_gather_object=gather))
+    config = tiny_config()
+    observe = replace(
+        config.observe, log_interval_steps=10, tensorboard=False, depth_interval=None, sample_log=True
+    )
+    for speaks in (True, False):
+        grid = SimpleNamespace(keeps_run=speaks, world_size=4, data_rank=0, speaks_for_replica=speaks, control=None)
+        state = TrainState(step=1)
+        made = Recorder(replace(config, observe=observe), cast(Grid, grid), tmp_path, TrainState(), Rates(1e6, None))
+        made.step(state, report(10, 0.0), [["a", "b"], ["e", "f"]], last=False)
+        made.close()
+    assert mine == [(0, [["a", "b"], ["e", "f"]]), None]
+    (line,) = (tmp_path / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line) == {"step": 1, "samples": list("abcdefgh")}
+
+
 def test_seconds_and_tokens_are_those_of_the_steps_since_the_last_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
