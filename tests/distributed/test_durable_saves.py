@@ -213,7 +213,9 @@ def test_a_run_saves_when_due_when_stopped_and_at_its_end_where_it_is_evaluated(
     assert [record["step"] for record in records if "loss/train" in record] == [2, 3, 4, 5], "when due, stopped, done"
     assert (steps_of(tmp_path / "depth.jsonl"), steps_of(tmp_path / "short/depth.jsonl")) == ([2, 4], [2])
     assert [used.first for used in read_history(tmp_path)] == [1]
-    assert [path.name for path in (tmp_path / "short/profile").iterdir()] == ["steps-00000002-00000002.rank-0000.json.gz"]
+    assert [path.name for path in (tmp_path / "short/profile").iterdir()] == [
+        "steps-00000002-00000002.rank-0000.json.gz"
+    ]
 
 
 def steps_of(path: Path) -> list[int]:

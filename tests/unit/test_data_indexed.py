@@ -174,9 +174,7 @@ def test_bounds_that_do_not_cover_the_documents_are_refused(tmp_path: Path) -> N
         IndexedReader(tmp_path / "c")
 
 
-def test_offsets_that_jump_where_a_block_begins_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offsets_that_jump_where_a_block_begins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The third document, first of the second block, two bytes late: within the block all follow from the lengths."""
     monkeypatch.setattr("attnres_train.data.indexed.BLOCK", 2)
     write(tmp_path / "c")

@@ -49,9 +49,7 @@ def test_samples_are_recorded_in_the_order_of_the_data(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(module, "dist", SimpleNamespace(all_gather_object=gather))
     config = tiny_config()
-    observe = replace(
-        config.observe, log_interval_steps=10, tensorboard=False, depth_interval=None, sample_log=True
-    )
+    observe = replace(config.observe, log_interval_steps=10, tensorboard=False, depth_interval=None, sample_log=True)
     for speaks in (True, False):
         grid = SimpleNamespace(keeps_run=speaks, world_size=4, data_rank=0, speaks_for_replica=speaks, control=None)
         state = TrainState(step=1)
