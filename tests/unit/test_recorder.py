@@ -84,20 +84,20 @@ def test_seconds_and_tokens_are_those_of_the_steps_since_the_last_record(
     now[0] += 1000.0  # an evaluation
     recorder.evaluation(state, {"": LossSum(2.0, 1)}, {"": None}, 1000.0)
     trained(40, 2.0)
+    trained(20, 5.0)
     now[0] += 500.0  # the loop waits for the save before
     recorder.checkpoint_started(state, 500.0)
-    trained(20, 5.0)
     trained(10, 4.0, last=True)
     recorder.close()
     steps = [record for record in records(tmp_path) if "loss/train" in record]
     assert [record["step"] for record in steps] == [12, 14, 15], "the last of a process is recorded, due or not"
-    assert [record["time/step_seconds"] for record in steps] == [2.0, 5.0, 4.0]
-    assert [record["throughput/tokens_per_second"] for record in steps] == [20.0, 4.0, 2.5]
-    assert [record["throughput/tokens_per_second_per_device"] for record in steps] == [10.0, 2.0, 1.25]
+    assert [record["time/step_seconds"] for record in steps] == [2.0, 3.5, 4.0]
+    assert [record["throughput/tokens_per_second"] for record in steps] == [20.0, 60 / 7, 2.5]
+    assert [record["throughput/tokens_per_second_per_device"] for record in steps] == [10.0, 30 / 7, 1.25]
     for phase in PHASES:  # what a save keeps waiting is no phase of a step, nor what came before it
-        assert [record[f"time/{phase}_seconds"] for record in steps] == pytest.approx([0.2, 0.5, 0.4])
+        assert [record[f"time/{phase}_seconds"] for record in steps] == pytest.approx([0.2, 0.35, 0.4])
     assert [(record["tokens"], record["samples"]) for record in steps] == [(1080, 96), (1140, 112), (1150, 120)]
     (evaluated,) = [record for record in records(tmp_path) if "loss/valid" in record]
     assert (evaluated["step"], evaluated["loss/valid"]) == (12, 2.0)
     (saved,) = [record for record in records(tmp_path) if "time/checkpoint_seconds" in record]
-    assert (saved["step"], saved["time/checkpoint_seconds"]) == (13, 500.0)
+    assert (saved["step"], saved["time/checkpoint_seconds"]) == (14, 500.0)
