@@ -16,6 +16,7 @@ from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.errors import Problem, Refused
 from attnres_train.exchange.checkpoint import read_checkpoint
 from attnres_train.exchange.plain_load import STAND_INS
+from attnres_train.optim.schedule import learning_rate
 from tests.distributed.ranks import run_ranks
 from tests.distributed.stock import SAVED_AT, StockRun, attnres, train_stock, write_toml
 
@@ -304,7 +305,7 @@ def test_another_model_is_told_with_every_difference_and_nothing_is_written(save
 
 
 def test_where_to_go_on_and_a_folder_that_has_come_as_far(saved: Path, tmp_path: Path) -> None:
-    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_samples=None))
+    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_samples=None, skipped_steps=2))
     toml = write_toml(RUN.config, tmp_path)
     status, _, err = attnres("import", saved, toml)
     assert status == 2 and "--samples N" in err and not (tmp_path / "run").exists()
@@ -312,11 +313,18 @@ def test_where_to_go_on_and_a_folder_that_has_come_as_far(saved: Path, tmp_path:
     done = json.loads(out)
     assert status == 0 and (done["samples"], done["samples_from"], done["step"]) == (40, "--samples", SAVED_AT)
     assert "optimizer.beta2: was 0.95, is 0.9 from now on" in done["notes"]
+    assert done["skipped_steps"] == 2
+    config = RUN.config
+    rates = [learning_rate(config.optimizer, config.schedule, config.training.steps, SAVED_AT + n) for n in (0, 1)]
+    assert rates[0] != rates[1]
+    assert any(note.startswith(f"learning rate of step {SAVED_AT + 1}: {rates[1]:.6g}") for note in done["notes"])
     status, _, err = attnres("import", saved, toml, "--samples", 40)
     assert status == 2 and f"step-{SAVED_AT:08d} already" in err
     earlier = tmp_path / "run/checkpoints/step-00000003"
     earlier.rename(earlier.with_name("step-00000002"))
-    assert attnres("import", saved, toml, "--samples", 40)[0] == 0
+    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_samples=24))
+    status, out, _ = attnres("import", saved, toml, "--samples", 40, "--json")
+    assert status == 0 and json.loads(out)["samples"] == 40, "what is said outweighs what was counted"
     assert len(list((tmp_path / "run/checkpoints").glob("step-*"))) == 2, "older ones stay"
 
 
