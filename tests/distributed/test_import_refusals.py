@@ -281,10 +281,12 @@ def test_values_that_are_not_finite(saved: Path) -> None:
     def damage(loaded: dict[str, Any]) -> None:
         state(loaded)["single_partition_of_fp32_groups"][1].data[0] = float("nan")
         slot(loaded, 0)["exp_avg_sq"][0] = float("inf")
+        slot(loaded, 0)["exp_avg"][0] = float("-inf")
 
     rewrite(saved / TAG / SHARDS[1], damage)
     found = read_checkpoint(saved, None).not_finite()
-    assert sorted(problem.message.split(" is ")[0] for problem in found) == ["its master", "its second moment"]
+    told = sorted(problem.message.split(" is ")[0] for problem in found)
+    assert told == ["its first moment", "its master", "its second moment"]
     assert all(SHARDS[1] in problem.message for problem in found)
 
 
