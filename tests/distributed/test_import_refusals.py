@@ -290,6 +290,13 @@ def test_values_that_are_not_finite(saved: Path) -> None:
     assert all(SHARDS[1] in problem.message for problem in found)
 
 
+def test_updates_are_the_optimizer_s_and_steps_the_engine_s(saved: Path) -> None:
+    """Of a run that skipped two steps: bias correction goes on by the updates, the schedule by the steps."""
+    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_steps=SAVED_AT + 2, skipped_steps=2))
+    found = read_checkpoint(saved, None)
+    assert (found.updates, found.position.steps, found.position.skipped_steps) == (SAVED_AT, SAVED_AT + 2, 2)
+
+
 def test_another_model_is_told_with_every_difference_and_nothing_is_written(saved: Path, tmp_path: Path) -> None:
     rewrite(saved / TAG / SHARDS[0], lambda loaded: slot(loaded)["exp_avg"].fill_(float("nan")))
     toml = write_toml(RUN.config, tmp_path)
