@@ -20,9 +20,9 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import VOCABULARY, tiny_config
 
 
-def write(prefix: Path, documents: int) -> None:
+def write(prefix: Path, documents: int, token: int = 0) -> None:
     with IndexedWriter(prefix, VOCABULARY) as writer:
-        writer.add_documents(np.zeros(50 * documents, np.int64), np.full(documents, 50))
+        writer.add_documents(np.full(50 * documents, token, np.int64), np.full(documents, 50))
         writer.finish()
         writer.publish()
 
@@ -69,3 +69,9 @@ def test_copies_agree_and_another_training_or_validation_corpus_is_refused_on_ev
         told = run_ranks(agree, 3, tmp_path / "one", tmp_path / "copy", tmp_path / f"{kind} differs")
         assert len(set(told)) == 1
         assert told[0].startswith(f"{kind}: ") and "on rank 0 (" in told[0] and "on rank 2 (" in told[0]
+    shutil.copytree(tmp_path / "copy", tmp_path / "tokens differ")
+    for end in (".bin", ".idx"):
+        (tmp_path / f"tokens differ/train{end}").unlink()
+    write(tmp_path / "tokens differ/train", 10, token=1)
+    told = run_ranks(agree, 2, tmp_path / "one", tmp_path / "tokens differ")
+    assert len(set(told)) == 1 and told[0].startswith("bytes of corpus 0: "), "as many of the same lengths"

@@ -229,6 +229,13 @@ def test_a_broken_rule_is_the_only_problem_and_states_its_facts(
         flags(residual__mode="standard", residual__block_size="none"),
         flags(residual__block_size=100),
         flags(parallel__tensor=4, parallel__sequence="true"),
+        flags(parallel__pipeline=2, parallel__virtual=2, parallel__micro_batch_group=2),
+        flags(
+            parallel__pipeline=2,
+            parallel__virtual=2,
+            parallel__history_cache="on",
+            parallel__layers_per_stage="[0, 2, 2, 0]",
+        ),
         flags(checkpoint__resume="runs/x/checkpoints/step-00000010"),
     ],
     ids=" ".join,
