@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from attnres_train.parallel.pipeline import _masked_loss, _totals
@@ -25,3 +27,4 @@ def test_totals_are_exact_and_name_every_micro_batch_with_a_bad_sample() -> None
     assert totals.whole.tokens == 257 + 3 + 2 + 2 + 2 + 2 + 2 + 1
     whole = _totals([(torch.tensor(losses), torch.tensor(counts)) for losses, counts in (rows[0], rows[2])]).whole
     assert whole == LossSum(261.0, 264)
+    assert math.isnan(LossSum().mean) and LossSum(3.0, 2).mean == 1.5
