@@ -100,15 +100,6 @@ def test_no_message_overtakes_another_on_its_link() -> None:
             assert all(after >= before for (_, before), (after, _) in zip(times, times[1:], strict=False))
 
 
-def test_a_link_carries_one_message_after_the_other() -> None:
-    """The second history is made while the first is on its way, and leaves behind it."""
-    played = play(Schedule(2, 1, 2), wire_of(2, 1), costs_of([1.0, 1.0], [1.0, 1.0], hop=5.0, ahead=True))
-    there = sorted((m.start, m.end) for m in played.messages if m.forward)
-    back = sorted((m.start, m.end) for m in played.messages if not m.forward)
-    assert there == [(1.0, 6.0), (6.0, 11.0)]
-    assert all(after >= before for (_, before), (after, _) in zip(back, back[1:], strict=False)) and len(back) == 2
-
-
 @pytest.mark.parametrize("name", DEVICES)
 def test_every_device_says_where_its_figures_come_from(name: str) -> None:
     device = DEVICES[name]
