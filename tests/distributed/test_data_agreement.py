@@ -20,9 +20,9 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import VOCABULARY, tiny_config
 
 
-def write(prefix: Path, documents: int) -> None:
+def write(prefix: Path, documents: int, token: int = 0) -> None:
     with IndexedWriter(prefix, VOCABULARY) as writer:
-        writer.add_documents(np.zeros(50 * documents, np.int64), np.full(documents, 50))
+        writer.add_documents(np.full(50 * documents, token, np.int64), np.full(documents, 50))
         writer.finish()
         writer.publish()
 
@@ -36,12 +36,20 @@ def agree(*folders: Path) -> str:
         data=DataConfig(train=str(folder / "train"), valid=str(folder / "valid")),
     )
     run_folder = folders[0].parent
+    grid = build_grid(config.parallel, seed=1)
     try:
         data = open_corpora(config).same_on_all_ranks(draw=1)
-        preflight({}, data, "native", run_folder, build_grid(config.parallel, seed=1))
+        preflight({}, data, "native", run_folder, grid)
+        preflight({}, data, "native", own_folder(folder), grid)
     except Refused as refused:
         return str(refused.problems[0])
     return "agreed"
+
+
+def own_folder(folder: Path) -> Path:
+    """A run folder that no other rank has."""
+    (folder / "ranks").mkdir(exist_ok=True)
+    return folder
 
 
 def test_copies_agree_and_another_training_or_validation_corpus_is_refused_on_every_rank(tmp_path: Path) -> None:
@@ -55,8 +63,15 @@ def test_copies_agree_and_another_training_or_validation_corpus_is_refused_on_ev
         for end in (".bin", ".idx"):
             (tmp_path / f"{kind} differs" / f"{kind}{end}").unlink()
         write(tmp_path / f"{kind} differs" / kind, documents)
-    assert run_ranks(agree, 2, tmp_path / "one", tmp_path / "copy") == ["agreed", "agreed"]
+    for told in run_ranks(agree, 2, tmp_path / "one", tmp_path / "copy"):
+        assert told.startswith("training.run_folder: ") and "is not one folder: rank 1 (" in told, "the data agreed"
     for kind in write_again:
         told = run_ranks(agree, 3, tmp_path / "one", tmp_path / "copy", tmp_path / f"{kind} differs")
         assert len(set(told)) == 1
         assert told[0].startswith(f"{kind}: ") and "on rank 0 (" in told[0] and "on rank 2 (" in told[0]
+    shutil.copytree(tmp_path / "copy", tmp_path / "tokens differ")
+    for end in (".bin", ".idx"):
+        (tmp_path / f"tokens differ/train{end}").unlink()
+    write(tmp_path / "tokens differ/train", 10, token=1)
+    told = run_ranks(agree, 2, tmp_path / "one", tmp_path / "tokens differ")
+    assert len(set(told)) == 1 and told[0].startswith("bytes of corpus 0: "), "as many of the same lengths"

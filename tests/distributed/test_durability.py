@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from megatron.core.tensor_parallel.random import get_cuda_rng_tracker, model_parallel_cuda_manual_seed
 
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
@@ -96,8 +97,15 @@ def test_what_is_not_finite_is_not_saved_whichever_part_it_is(kind: str, tmp_pat
     assert not [path for path in checkpoints_folder(tmp_path).iterdir() if path.name.startswith("step")]
 
 
-def streams_after_a_resume(config: RunConfig, saved: Path, save: bool) -> tuple[list[float], list[float]]:
-    """The next random numbers of this rank when it saves (or begins), and after it has loaded."""
+def of_tensor_ranks() -> list[float]:
+    """The next numbers of the stream that megatron-core keeps for what tensor ranks draw apart."""
+    with get_cuda_rng_tracker().fork():
+        return torch.rand(3).tolist()
+
+
+def streams_after_a_resume(config: RunConfig, saved: Path, save: bool) -> tuple[list[float], list[float], bool]:
+    """The next random numbers of this rank when it saves (or begins), and after it has loaded; whether megatron-core's
+    own stream went on, too."""
     grid = build_grid(config.parallel, seed=1)
     engine = build_tiny(config, grid).engine
     torch.manual_seed(1000 + grid.rank)
@@ -105,17 +113,19 @@ def streams_after_a_resume(config: RunConfig, saved: Path, save: bool) -> tuple[
     if save:
         save_whole(CheckpointSave.start(saved, engine, grid, TrainState(step=1), replace(IDENTITY)))
     known = random_streams()
-    before = torch.rand(3).tolist()
+    before, own = torch.rand(3).tolist(), of_tensor_ranks()
+    model_parallel_cuda_manual_seed(99)
     torch.manual_seed(7)
     load_checkpoint(folder, read_manifest(folder), engine, grid, {}, {})
     assert known.keys() == random_streams().keys()
-    return before, torch.rand(3).tolist()
+    after = torch.rand(3).tolist()
+    return before, after, own == of_tensor_ranks()
 
 
 def test_every_rank_goes_on_with_its_own_random_stream_and_another_grid_with_none(tmp_path: Path) -> None:
     found = run_ranks(streams_after_a_resume, 4, tiny_config("block", tensor=2), tmp_path, True)
-    assert all(before == after for before, after in found)
-    assert len({tuple(after) for _, after in found}) == 4, "no two ranks have one stream"
+    assert all(before == after and own for before, after, own in found)
+    assert len({tuple(after) for _, after, _ in found}) == 4, "no two ranks have one stream"
     seven = torch.rand(3, generator=torch.Generator().manual_seed(7)).tolist()
-    for _, after in run_ranks(streams_after_a_resume, 2, tiny_config("block", pipeline=2), tmp_path, False):
-        assert after == seven, "what it had before it loaded"
+    for _, after, own in run_ranks(streams_after_a_resume, 2, tiny_config("block", pipeline=2), tmp_path, False):
+        assert after == seven and not own, "what it had before it loaded"

@@ -22,7 +22,9 @@ from attnres_train.checkpoint.random_state import random_state_file
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
-from attnres_train.errors import Refused
+from attnres_train.errors import ExitCode, Refused
+from attnres_train.observe.config import ObserveConfig
+from attnres_train.observe.settings_history import read_history
 from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import TrainState
 from attnres_train.trainer.signals import StopRequest
@@ -170,25 +172,29 @@ def test_what_a_save_will_take_is_known_before_the_first_step(tmp_path: Path) ->
         assert told.startswith("-1: ") and "are free" in told
 
 
-class AskedAtStep3(StopRequest):
-    """A signal that came before the third step."""
+class AskedAt(StopRequest):
+    """A signal that came before the step number `step` of its process."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: int) -> None:
         super().__init__(lambda: None)
-        self.times = 0
+        self.step, self.times = step, 0
 
     def asked(self) -> bool:
         self.times += 1
-        return self.times >= 3
+        return self.times >= self.step
 
 
 def stopped_and_gone_on_with(config: RunConfig, folder: Path) -> list[list[str]]:
     """Names of the checkpoints after a run that was stopped, and after the one that goes on from there."""
     names = []
-    for stop in (AskedAtStep3(), None):
+    for stop in (AskedAt(3), None):
         run_loop(config, folder, stop, {"": SyntheticValidation(3)})
         names.append(sorted(path.name for path in checkpoints_folder(folder).glob("step-*")))
         parallel_state.destroy_model_parallel()
+    short = replace(config, training=replace(config.training, steps=2))
+    observe = replace(short.observe, depth_interval=100, profile_steps=(2, 2))
+    code, told = run_loop(replace(short, observe=observe), folder / "short", AskedAt(2))
+    assert code == ExitCode.DONE and any(line.startswith("done: 2 of 2 steps") for line in told), told
     return names
 
 
@@ -198,8 +204,19 @@ def test_a_run_saves_when_due_when_stopped_and_at_its_end_where_it_is_evaluated(
         base,
         training=replace(base.training, steps=5, eval_interval_steps=None),
         checkpoint=CheckpointConfig(interval_steps=2, keep=2),
+        observe=ObserveConfig(tensorboard=False, log_interval_steps=2, depth_interval=2),
     )
     (names,) = run_ranks(stopped_and_gone_on_with, 1, config, tmp_path)
     assert names == [[checkpoint_name(2), checkpoint_name(3)], [checkpoint_name(4), checkpoint_name(5)]]
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records if "loss/valid" in record] == [5]
+    assert [record["step"] for record in records if "loss/train" in record] == [2, 3, 4, 5], "when due, stopped, done"
+    assert (steps_of(tmp_path / "depth.jsonl"), steps_of(tmp_path / "short/depth.jsonl")) == ([2, 4], [2])
+    assert [used.first for used in read_history(tmp_path)] == [1]
+    assert [path.name for path in (tmp_path / "short/profile").iterdir()] == [
+        "steps-00000002-00000002.rank-0000.json.gz"
+    ]
+
+
+def steps_of(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()]

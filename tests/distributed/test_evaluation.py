@@ -148,8 +148,12 @@ def test_a_signal_in_the_last_round_of_all_has_nothing_to_stop(tmp_path: Path) -
 
 
 def test_a_finished_run_tells_the_loss_on_other_validation_data(tmp_path: Path) -> None:
-    run_ranks(go, 1, config(), tmp_path)
+    ((code, _),) = run_ranks(go, 1, config(), tmp_path, 5, "first")
+    assert code is ExitCode.STOPPED_ON_SIGNAL and [step for step, _ in losses(tmp_path)] == [2]
+    ((code, told),) = run_ranks(go, 1, config(), tmp_path)
+    assert code is ExitCode.DONE and not any(line.startswith("step 2  validation") for line in told), "it owes nothing"
     before = losses(tmp_path)
+    assert [step for step, _ in before] == [2, 4]
     ((code, told),) = run_ranks(go, 1, config(), tmp_path, 10**6, "other")
     assert code is ExitCode.DONE
     # The curve is no longer one curve: TensorAuto/OpenTau#502.

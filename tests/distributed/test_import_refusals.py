@@ -16,6 +16,7 @@ from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.errors import Problem, Refused
 from attnres_train.exchange.checkpoint import read_checkpoint
 from attnres_train.exchange.plain_load import STAND_INS
+from attnres_train.optim.schedule import learning_rate
 from tests.distributed.ranks import run_ranks
 from tests.distributed.stock import SAVED_AT, StockRun, attnres, train_stock, write_toml
 
@@ -280,11 +281,20 @@ def test_values_that_are_not_finite(saved: Path) -> None:
     def damage(loaded: dict[str, Any]) -> None:
         state(loaded)["single_partition_of_fp32_groups"][1].data[0] = float("nan")
         slot(loaded, 0)["exp_avg_sq"][0] = float("inf")
+        slot(loaded, 0)["exp_avg"][0] = float("-inf")
 
     rewrite(saved / TAG / SHARDS[1], damage)
     found = read_checkpoint(saved, None).not_finite()
-    assert sorted(problem.message.split(" is ")[0] for problem in found) == ["its master", "its second moment"]
+    told = sorted(problem.message.split(" is ")[0] for problem in found)
+    assert told == ["its first moment", "its master", "its second moment"]
     assert all(SHARDS[1] in problem.message for problem in found)
+
+
+def test_updates_are_the_optimizer_s_and_steps_the_engine_s(saved: Path) -> None:
+    """Of a run that skipped two steps: bias correction goes on by the updates, the schedule by the steps."""
+    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_steps=SAVED_AT + 2, skipped_steps=2))
+    found = read_checkpoint(saved, None)
+    assert (found.updates, found.position.steps, found.position.skipped_steps) == (SAVED_AT, SAVED_AT + 2, 2)
 
 
 def test_another_model_is_told_with_every_difference_and_nothing_is_written(saved: Path, tmp_path: Path) -> None:
@@ -304,7 +314,7 @@ def test_another_model_is_told_with_every_difference_and_nothing_is_written(save
 
 
 def test_where_to_go_on_and_a_folder_that_has_come_as_far(saved: Path, tmp_path: Path) -> None:
-    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_samples=None))
+    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_samples=None, skipped_steps=2))
     toml = write_toml(RUN.config, tmp_path)
     status, _, err = attnres("import", saved, toml)
     assert status == 2 and "--samples N" in err and not (tmp_path / "run").exists()
@@ -312,11 +322,18 @@ def test_where_to_go_on_and_a_folder_that_has_come_as_far(saved: Path, tmp_path:
     done = json.loads(out)
     assert status == 0 and (done["samples"], done["samples_from"], done["step"]) == (40, "--samples", SAVED_AT)
     assert "optimizer.beta2: was 0.95, is 0.9 from now on" in done["notes"]
+    assert done["skipped_steps"] == 2
+    config = RUN.config
+    rates = [learning_rate(config.optimizer, config.schedule, config.training.steps, SAVED_AT + n) for n in (0, 1)]
+    assert rates[0] != rates[1]
+    assert any(note.startswith(f"learning rate of step {SAVED_AT + 1}: {rates[1]:.6g}") for note in done["notes"])
     status, _, err = attnres("import", saved, toml, "--samples", 40)
     assert status == 2 and f"step-{SAVED_AT:08d} already" in err
     earlier = tmp_path / "run/checkpoints/step-00000003"
     earlier.rename(earlier.with_name("step-00000002"))
-    assert attnres("import", saved, toml, "--samples", 40)[0] == 0
+    rewrite(saved / TAG / MODEL, lambda loaded: loaded.update(global_samples=24))
+    status, out, _ = attnres("import", saved, toml, "--samples", 40, "--json")
+    assert status == 0 and json.loads(out)["samples"] == 40, "what is said outweighs what was counted"
     assert len(list((tmp_path / "run/checkpoints").glob("step-*"))) == 2, "older ones stay"
 
 

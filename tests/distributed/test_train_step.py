@@ -12,6 +12,7 @@ import torch
 from attnres_train.config.run_config import RunConfig
 from attnres_train.observe.config import ObserveConfig
 from attnres_train.parallel.grid import build_grid
+from attnres_train.plan.traffic import plan_traffic
 from attnres_train.progress import LossSum, TrainState
 from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.step import train_step
@@ -70,6 +71,8 @@ def two_by_two_steps(config: RunConfig) -> dict[str, Any]:
         "updates": parts.engine.updates,
         "place": (grid.tensor_rank, grid.data_rank, grid.pipeline_rank),
         "wire": (parts.pipeline.setup.wire.slices_total, parts.pipeline.setup.wire.slices_back_total),
+        "kept": plan_traffic(parts.pipeline.setup).ranks[grid.pipeline_rank].kept_bytes,
+        "sends": (parts.pipeline.communicator.forward.chunk_bytes, parts.pipeline.communicator.eager),
     }
 
 
@@ -79,7 +82,7 @@ def counted(number: int) -> int:
 
 @pytest.mark.parametrize(
     "parallel",
-    [{"tensor": 2}, {"pipeline": 2, "virtual": 2, "exact_gradients": True}],
+    [{"tensor": 2}, {"pipeline": 2, "virtual": 2, "exact_gradients": True, "chunk_mib": 3}],
     ids=["tensor 2 x data 2", "pipeline 2 x virtual 2 x data 2, more back than forth"],
 )
 def test_a_step_is_what_its_samples_and_the_schedule_say(parallel: dict[str, Any]) -> None:
@@ -92,6 +95,8 @@ def test_a_step_is_what_its_samples_and_the_schedule_say(parallel: dict[str, Any
         assert [report.learning_rate for report in rank["reports"]] == rank["rates"]
         assert rank["evaluated"] == 3 * TOKENS, "what fills a round up counts nowhere"
         assert rank["updates"] == len(STARTS)
+        assert rank["sends"] == (3 * 2**20 if "chunk_mib" in parallel else None, True), "a CPU posts receives ahead"
+        assert [report.kept_bytes for report in rank["reports"]] == [rank["kept"]] * len(STARTS)
         for index, (report, state, number) in enumerate(zip(rank["reports"], rank["states"], numbers, strict=True)):
             assert report.tokens == counted(number) and state.tokens == 100 + counted(number)
             carried = 5 if index == 1 else 0

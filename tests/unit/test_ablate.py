@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,9 @@ from attnres_train.model.size import depth_flops_per_token
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Chart, Table
+from attnres_train.setup import Setup
 from attnres_train.strict_json import dumps
+from tests.unit.checkpoint_folders import run_with
 from tests.unit.config_files import write
 from tests.unit.run_folders import FLOPS_A_TOKEN, look_at, make_run
 
@@ -70,7 +73,8 @@ def problems_of(path: Path) -> dict[str, str]:
 
 def test_cases_times_settings_times_seeds(write_grid: GridWriter, tmp_path: Path) -> None:
     vary = "[vary]\nmodel.num_layers = [2, 4]\n[override]\ntraining.steps = 7\n"
-    path = write_grid(vary + CASES + 'where.model.num_layers = [4]\ndata.train = {a = 0.5, "b" = 0.5}\n')
+    own = 'where.model.num_layers = [4]\ntraining.steps = 9\ndata.train = {a = 0.5, "b" = 0.5}\n'
+    path = write_grid(vary + CASES + own)
     grid = read_grid(path)
     assert [(run.case, run.setting, run.seed) for run in grid.runs[:4]] == [
         *(("standard", "num_layers 2", 1), ("standard", "num_layers 4", 1), ("block", "num_layers 4", 1)),
@@ -81,9 +85,10 @@ def test_cases_times_settings_times_seeds(write_grid: GridWriter, tmp_path: Path
     assert (config.model.num_layers, config.residual.mode, config.training.steps, config.training.seed) == (
         4,
         "block",
-        7,
+        9,
         1,
     )
+    assert load(grid.base, grid.runs[0].overrides).config.training.steps == 7, "a case outweighs what all share"
     assert config.data.train == {"a": 0.5, "b": 0.5} and config.residual.block_size == 2
     assert config.training.run_folder == str(tmp_path / "grid/block_num_layers-4_seed-1")
     assert load(grid.base, grid.runs[0].overrides).config.residual.block_size is None
@@ -182,6 +187,22 @@ def test_a_folder_of_another_configuration_is_refused(write_grid: GridWriter, tr
     (grid.runs[1].folder / "config.toml").write_text(resolved_toml(loaded.config, loaded.origins), encoding="utf-8")
     with pytest.raises(Refused, match=r"optimizer.learning_rate 1e-05, wanted"):
         check_all(grid)
+
+
+def test_what_is_left_of_a_run_goes_by_its_newest_whole_checkpoint(write_grid: GridWriter, trainable: None) -> None:
+    """One of step 20, the last, was cut short: the run is at step 5, and three quarters of its compute are left."""
+    grid = read_grid(write_grid(seeds="[1]"))
+    for run in grid.runs:
+        make_run(run.folder, *run.overrides)
+    run_with(grid.runs[0].folder, 5, 20)
+    run_with(grid.runs[1].folder, 20)
+    whole = grid.runs[0].folder / "checkpoints/step-00000020"
+    (whole / "manifest.json").unlink()
+    begun, done = check_all(grid)
+    assert (begun.stand, begun.done_steps, done.stand, done.done_steps) == ("begun", 5, "done", 20)
+    flops = Setup.of(load(grid.base, grid.runs[0].overrides).config).flops_per_token
+    assert begun.model_flops == 20 * 8 * 32 * flops
+    assert (begun.flops_left, done.flops_left) == (0.75 * begun.model_flops, 0)
 
 
 def stub(folder: Path, script: str) -> Path:
@@ -309,6 +330,33 @@ def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
     found = json.loads(dumps(as_json(grid, results)))
     assert found["cells"][1]["advantage"]["n"] == 2
     assert found["curves"][2]["losses"] == [6.0, "NaN"]
+
+
+def test_runs_are_paired_by_seed_and_told_by_their_last_look_and_usual_step(write_grid: GridWriter) -> None:
+    """Of the reference seed 1 is not done: seed 2 is held against seed 2, which took three seconds a step."""
+    grid = read_grid(write_grid(seeds="[1, 2]"))
+    layout = DepthLayout(8, "block", 2)
+    finish(grid, 1, [(10, 5.0), (20, 4.0)], step_seconds=100.0)
+    finish(grid, 2, [(10, 5.0), (20, 4.5)], step_seconds=3.0)
+    run = grid.runs[3]
+    flat = look_at(layout)
+    flat = DepthLook(tuple(replace(r, partial_rms=None if r.partial_rms is None else 2.0) for r in flat.readers))
+    make_run(run.folder, *run.overrides, valid=[(10, 5.0), (20, 4.2)], looks=[(10, look_at(layout)), (20, flat)])
+    lines = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    slow = {**json.loads(lines[0]), "time/step_seconds": 1000.0}
+    (run.folder / "metrics.jsonl").write_text("\n".join([dumps(slow), *lines[1:]]) + "\n", encoding="utf-8")
+    cell = results_of(grid).cells[1]
+    slower = cell.step_time_over_reference
+    assert slower is not None and (slower.mean, slower.n) == (pytest.approx(1 / 3), 1)
+    assert cell.loss_over_reference is not None and cell.loss_over_reference.mean == pytest.approx(4.2 - 4.5)
+    assert cell.partial_growth is not None and (cell.partial_growth.mean, cell.partial_growth.n) == (1.0, 1)
+
+
+def test_a_run_that_lacks_its_last_step_is_not_finished(write_grid: GridWriter) -> None:
+    grid = read_grid(write_grid(seeds="[1]"))
+    make_run(grid.runs[0].folder, *grid.runs[0].overrides, steps=19, valid=[(19, 4.0)])
+    results = results_of(grid)
+    assert results.unfinished[0].startswith("standard_seed-1: at step 19 of 20") and results.cells[0].seeds == []
 
 
 def test_one_seed_has_no_interval_and_nothing_is_extrapolated(write_grid: GridWriter) -> None:

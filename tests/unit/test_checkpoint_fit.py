@@ -196,6 +196,41 @@ def test_changed_settings_are_told_and_equal_ones_are_not() -> None:
     assert changed_settings(was, now) == {"optimizer.learning_rate": (6e-4, 3e-4)}
 
 
+def test_a_stop_before_the_last_step_is_the_end_that_counts() -> None:
+    was = stored()
+    settings = {"training.steps": was.step + 100, "training.stop_after_steps": was.step - 1}
+    (problem,) = nothing_to_train(was, settings)
+    assert problem.key == "training.stop_after_steps"
+    assert problem.message.startswith(f"{was.step - 1}, but the checkpoint is at step {was.step} already")
+    assert nothing_to_train(was, settings | {"training.stop_after_steps": was.step + 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("optimizer.learning_rate", True),
+        ("schedule.kind", True),
+        ("data.train", True),
+        ("data.isolate_documents", True),
+        ("training.global_batch_size", True),
+        ("training.sequence_length", True),
+        ("training.seed", True),
+        ("training.precision", True),
+        ("training.micro_batch_size", False),
+        ("data.valid", False),
+        ("parallel.tensor", False),
+    ],
+)
+def test_what_says_how_a_step_trains_needs_a_step_to_train(key: str, told: bool) -> None:
+    """A run at its last step with another setting: told of those that would never be used."""
+    was = manifest(settings={key: 1})
+    settings = {"training.steps": was.step, "training.stop_after_steps": None, key: 2}
+    problems = nothing_to_train(was, settings)
+    assert [problem.key for problem in problems] == ([key] if told else [])
+    assert all(problem.message.startswith("was 1, is 2, ") for problem in problems)
+    assert nothing_to_train(was, settings | {"training.steps": was.step + 1}) == []
+
+
 @pytest.mark.parametrize(("steps", "key"), [(-1, "training.steps"), (0, None), (1, None)])
 def test_a_run_that_is_complete_is_no_problem_and_one_that_is_past_its_end_is(steps: int, key: str | None) -> None:
     was = stored()

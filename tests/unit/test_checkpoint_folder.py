@@ -316,6 +316,12 @@ def test_the_hint_to_the_latest_is_written_and_never_read(hint: str, tmp_path: P
     checkpoints = run_with(tmp_path, 10, 20)
     for step in (10, 20):
         point_to_latest(checkpoints / checkpoint_name(step))
+        if step == 10:  # whoever reads it meanwhile reads the old one or the new one, and never a part
+            old = open(checkpoints / "latest", encoding="utf-8")  # noqa: SIM115
+    with old:
+        assert old.read() == f"{checkpoint_name(10)}\n"
+    for step in (10, 20):
+        point_to_latest(checkpoints / checkpoint_name(step))
         assert (checkpoints / "latest").read_text() == f"{checkpoint_name(step)}\n"
     assert listed(checkpoints) == {"step-00000010", "step-00000020", "latest"}
     (checkpoints / "latest").write_text(hint)

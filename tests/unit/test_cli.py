@@ -117,6 +117,17 @@ def test_plan_prints_what_outside_checks_rely_on(tmp_path: Path, capsys) -> None
     assert found["memory_gib"]["total"] == pytest.approx(sum(found["memory_gib"][kind] for kind in kinds))
 
 
+def test_a_plan_and_a_check_are_of_so_many_ranks(tmp_path: Path, capsys) -> None:
+    path = write(tmp_path)
+    assert run("plan", path, "--world", 4, "--json") == 0
+    found = as_json(capsys)
+    assert (found["grid"]["data"], found["micro_batches"]) == (4, 1)
+    assert run("plan", path, "--json") == 0
+    assert as_json(capsys)["grid"]["data"] == 1
+    assert run("check", path, "--world", 3, "--json") == 2
+    assert [problem["key"] for problem in as_json(capsys)["problems"]] == ["training.global_batch_size"]
+
+
 def test_a_refused_plan_prints_the_same_problems_object(tmp_path: Path, capsys) -> None:
     assert run("plan", write(tmp_path), "--json", "--model.hidden_size", "64k") == 2
     (problem,) = as_json(capsys)["problems"]
@@ -219,6 +230,7 @@ def test_inspect_of_a_checkpoint_counts_parameters_and_bytes(tmp_path: Path, cap
     assert run("inspect", folder) == 0
     text = capsys.readouterr().out
     assert "step 10, 80 samples, 2,560 tokens" in text and "17 in 2 tensors" in text and "pipeline 2" in text
+    assert "decay" not in text, "an older checkpoint does not say"
 
 
 def test_a_run_that_has_not_logged_yet_is_shown(tmp_path: Path, capsys) -> None:

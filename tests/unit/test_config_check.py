@@ -221,6 +221,7 @@ def test_a_broken_rule_is_the_only_problem_and_states_its_facts(
     "settings",
     [
         flags(schedule__warmup_steps=20),
+        flags(schedule__min_learning_rate="3e-4"),
         flags(schedule__kind="wsd", schedule__warmup_steps=5, schedule__decay_steps=15),
         flags(schedule__decay_steps=40),
         flags(training__stop_after_steps=20),
@@ -228,6 +229,13 @@ def test_a_broken_rule_is_the_only_problem_and_states_its_facts(
         flags(residual__mode="standard", residual__block_size="none"),
         flags(residual__block_size=100),
         flags(parallel__tensor=4, parallel__sequence="true"),
+        flags(parallel__pipeline=2, parallel__virtual=2, parallel__micro_batch_group=2),
+        flags(
+            parallel__pipeline=2,
+            parallel__virtual=2,
+            parallel__history_cache="on",
+            parallel__layers_per_stage="[0, 2, 2, 0]",
+        ),
         flags(checkpoint__resume="runs/x/checkpoints/step-00000010"),
     ],
     ids=" ".join,
@@ -386,3 +394,18 @@ def test_the_rules_of_every_room_are_gathered() -> None:
     product = Path(__file__).resolve().parents[2] / "attnres_train"
     rooms = {path.parent.name for path in product.glob("*/rules.py") if "\ndef problems(" in path.read_text()}
     assert rooms == {room.__name__.split(".")[1] for room in check._ROOMS}
+
+
+def test_one_micro_batch_less_than_the_pipeline_has_ranks_does_not_fill_it(tmp_path: Path) -> None:
+    settings = {"parallel__pipeline": 4, "training__micro_batch_size": 1, "training__global_batch_size": 3}
+    problem = broken_rules(tmp_path, *flags(**settings))["training.global_batch_size"]
+    assert problem.message.endswith("= 3 micro-batches, fewer than parallel.pipeline = 4 stages")
+    assert "nearest valid global sizes: 4;" in problem.remedy
+    assert broken_rules(tmp_path, *flags(**settings | {"training__global_batch_size": 4})) == {}
+
+
+def test_a_micro_batch_is_at_most_a_replica_s_share(tmp_path: Path) -> None:
+    problem = broken_rules(tmp_path, *flags(training__micro_batch_size=9), world_size=2)["training.micro_batch_size"]
+    assert problem.message == "9 is larger than training.global_batch_size = 8"
+    assert problem.remedy.startswith("lower it to 4 or less, ")
+    assert broken_rules(tmp_path, *flags(training__micro_batch_size=4), world_size=2) == {}

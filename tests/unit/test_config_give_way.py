@@ -145,6 +145,8 @@ def test_a_cosine_is_scaled_to_where_it_ends(tmp_path: Path) -> None:
     first = loaded.notes[0]
     assert first == f"schedule.warmup_steps: 6 of 20 steps, but training.steps = 5 ({path}:21): 1, in proportion"
     assert load_checked(path, flags(training__steps=40), purpose="plan").config.schedule.warmup_steps == 6
+    kept = load_checked(path, flags(training__steps=19), purpose="plan")
+    assert (kept.config.schedule.decay_steps, kept.notes) == (18, ()), "a cosine's end is a step, and takes no room"
 
 
 @pytest.mark.parametrize(("origin", "value"), [("run.toml:9", None), (DEFAULT, 2), (COMMAND_LINE, 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +19,11 @@ T = 8
 FINGERPRINT = "a" * 64
 
 
-def write(prefix: Path, num_tokens: int, vocabulary_size: int = 60_000, known: bool = True) -> str:
-    """A pair whose token at place i is i, in documents of 5 tokens; returns its prefix."""
+def write(prefix: Path, num_tokens: int, vocabulary_size: int = 60_000, known: bool = True, first: int = 0) -> str:
+    """A pair whose token at place i is `first` + i, in documents of 5 tokens; returns its prefix."""
     with IndexedWriter(prefix, vocabulary_size) as writer:
         lengths = np.diff([*range(0, num_tokens, 5), num_tokens])
-        writer.add_documents(np.arange(num_tokens), lengths)
+        writer.add_documents(np.arange(first, first + num_tokens), lengths)
         facts = writer.finish()
         manifest = Manifest(
             tokenizer_fingerprint=FINGERPRINT,
@@ -161,6 +162,15 @@ def test_the_fingerprint_tells_other_data_seed_and_weights_apart(tmp_path: Path)
     assert len({reference, *(other.fingerprint for other in others)}) == 4
 
 
+def test_other_tokens_of_the_same_number_and_lengths_have_another_fingerprint(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a", 401), write(tmp_path / "b", 401, first=1)
+    one, other = Corpus(a, Cut(T, 60_000)), Corpus(b, Cut(T, 60_000))
+    held = "81:401:uint16"
+    assert one.fingerprint == f"{held}:{hashlib.sha256(Path(f'{a}.bin').read_bytes()).hexdigest()}"
+    assert other.fingerprint == f"{held}:{hashlib.sha256(Path(f'{b}.bin').read_bytes()).hexdigest()}"
+    assert Corpus(write(tmp_path / "c", 401, known=False), Cut(T, 60_000)).fingerprint == f"{held}:unknown"
+
+
 def test_validation_is_fixed_spread_over_the_corpus_and_never_larger_than_it(tmp_path: Path) -> None:
     prefix = write(tmp_path / "c", 40 * T + 1)
     data = ValidationData({prefix: 1.0}, Cut(T, 60_000, FINGERPRINT), 4)
@@ -181,6 +191,16 @@ def test_validation_sources_share_the_set_by_weight(tmp_path: Path) -> None:
     names = [sample.sample_id for sample in data.samples(np.arange(len(data)))]
     assert sum(name.startswith("0:") for name in names) == 12
     assert len(set(names)) == 16
+
+
+def test_tokens_a_byte_of_a_set_are_a_mean_over_its_samples(tmp_path: Path) -> None:
+    """Six samples of a corpus of two bytes a token, two of one of four: (6 / 2 + 2 / 4) / 8."""
+    weights = {write(tmp_path / "a", 10 * T + 1): 3.0, write(tmp_path / "b", 10 * T + 1): 1.0}
+    for prefix, bytes_a_token in zip(weights, (2, 4), strict=True):
+        manifest = Corpus(prefix, Cut(T, 60_000)).manifest
+        assert manifest is not None
+        Path(f"{prefix}.json").write_bytes(replace(manifest, text_bytes=bytes_a_token * manifest.tokens).to_json())
+    assert ValidationData(weights, Cut(T, 60_000), 8).tokens_per_byte == 3.5 / 8
 
 
 def test_a_manifest_that_belongs_to_another_pair_is_refused(tmp_path: Path) -> None:

@@ -174,6 +174,29 @@ def test_bounds_that_do_not_cover_the_documents_are_refused(tmp_path: Path) -> N
         IndexedReader(tmp_path / "c")
 
 
+def test_offsets_that_jump_where_a_block_begins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third document, first of the second block, two bytes late: within the block all follow from the lengths."""
+    monkeypatch.setattr("attnres_train.data.indexed.BLOCK", 2)
+    write(tmp_path / "c")
+    data = bytearray(idx_path(tmp_path / "c").read_bytes())
+    offsets_at = 34 + 4 * len(DOCUMENTS)
+    data[offsets_at + 16] += 2
+    idx_path(tmp_path / "c").write_bytes(data)
+    with pytest.raises(Refused, match="offsets"):
+        IndexedReader(tmp_path / "c")
+
+
+def test_bounds_that_go_back_on_their_way_to_the_end_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "c")
+    data = bytearray(idx_path(tmp_path / "c").read_bytes())
+    second, third = len(data) - 32, len(data) - 24
+    assert (data[second], data[third]) == (1, 2)
+    data[second], data[third] = 2, 1
+    idx_path(tmp_path / "c").write_bytes(data)
+    with pytest.raises(Refused, match="bounds"):
+        IndexedReader(tmp_path / "c")
+
+
 @pytest.mark.parametrize("content", [b"", b"MMIDIDX\x00\x00", b"x" * 100])
 def test_a_file_that_is_no_index_is_refused(tmp_path: Path, content: bytes) -> None:
     write(tmp_path / "c")

@@ -141,3 +141,15 @@ def test_nothing_but_empty_and_blank_is_refused_with_the_counts(
     code, report = split(tmp_path, capsys, ["", '{"text": " "}'], str(tmp_path / "empty.jsonl.gz"))
     told = "no document with text: 2 blank, 0 bad, files that are empty: 1"
     assert code == 2 and report["problems"][0]["message"] == told
+
+
+def test_lines_without_text_stay_where_they_hold_other_keys_and_empty_ones_do_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [*LINES, '{"text": "", "id": 7}', "", '{"text": " \\n"}']
+    code, report = split(tmp_path, capsys, lines)
+    train, valid = sides(tmp_path)
+    assert code == 0
+    assert '{"text": "", "id": 7}' in train + valid and "" not in train + valid
+    assert report["train_documents"] + report["valid_documents"] == len(train) + len(valid)
+    assert report["blank_documents"] == len(lines) - len(LINES)

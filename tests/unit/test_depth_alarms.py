@@ -46,6 +46,8 @@ def test_a_source_that_no_reader_looks_at_is_dead() -> None:
     assert told(look) == ["source 1 is dead: none of its 6 readers gives it 1% of an equal share"]
     one_looks = with_reader(look, 8, weights=look_of(BLOCK).readers[8].weights)
     assert told(one_looks) == []
+    watch = DepthAlarms()
+    assert [len(watch.new(each)) for each in (look, one_looks, look, look)] == [1, 0, 1, 0], "one that looks is enough"
 
 
 def test_a_partial_that_outgrows_its_past_is_told_of_once_and_again_after_it_was_well() -> None:
@@ -121,6 +123,35 @@ def test_a_dead_source_is_told_anew_after_it_was_clearly_alive() -> None:
     watch = DepthAlarms()
     shares = [0.015, 0.009, 0.015, 0.009, 0.5, 0.015, 0.009]
     assert [len(watch.new(gives(share))) for share in shares] == [0, 1, 0, 0, 0, 0, 1]
+
+
+def test_a_share_counts_the_partial_among_what_is_read() -> None:
+    """One reader of source 1 and a partial gives it 1.1 % of an equal share of three: little, and not nothing."""
+    look = look_of(BLOCK)
+    for index, reader in enumerate(look.readers):
+        if 1 in reader.sources and reader.weights is not None:
+            given = 0.011 if index == 4 else 0.001
+            rest = (1 - given / len(reader.weights)) / (len(reader.weights) - 1)
+            weights = [rest] * len(reader.weights)
+            weights[1] = given / len(reader.weights)
+            look = with_reader(look, index, weights=tuple(weights))
+    assert look.readers[4].partial and told(look) == []
+    assert len(told(with_reader(look, 4, weights=(0.5, 0.0033, 0.4967)))) == 1, "of 0.99 % it is dead"
+
+
+def test_growth_is_held_against_the_median_and_what_shrinks_again_does_not_grow() -> None:
+    huge = with_reader(look_of(BLOCK), 4, partial_rms=30.0)
+    words = "02-attention: the partial grows, rms 30 after 2 in earlier looks"
+    assert told(huge, {"02-attention": [2.0, 2.0, 29.0, 2.0, 2.0]}) == [words], "one look is not what is usual"
+    assert told(huge, {"02-attention": [2.0, 2.0, 2.0, 31.0]}) == []
+    assert told(huge, {"02-attention": [2.0, 2.0]}) == [], "of two looks nobody knows"
+
+
+def test_what_is_usual_is_that_of_the_newest_looks() -> None:
+    watch = DepthAlarms()
+    for size in [1.0] * 60 + [8.0] * 60:
+        assert watch.new(with_reader(look_of(BLOCK), 4, partial_rms=size)) == []
+    assert watch.new(with_reader(look_of(BLOCK), 4, partial_rms=30.0)) == []
 
 
 def test_alarms_know_the_looks_before_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

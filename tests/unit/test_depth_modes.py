@@ -13,6 +13,7 @@ from attnres_train.depth.config import ResidualConfig
 from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.mix import Norm
+from attnres_train.depth.modes.choose import mode_of
 from attnres_train.depth.reader import DepthReader
 from attnres_train.depth.source import Source
 
@@ -90,6 +91,32 @@ def test_a_query_from_the_input_is_scaled_dot_product_attention(rank: int | None
     torch.testing.assert_close(read(reader, history), normed(torch.cat(parts, -1), NORM_GAIN))
 
 
+def test_a_look_has_the_mean_weights_of_the_heads() -> None:
+    reader, own = reader_of(mode="full", heads=2)
+    history, values = full_history()
+    half = WIDTH // 2
+    seen = []
+    for columns in (slice(half), slice(half, WIDTH)):
+        scores = [((v / rms(v) * own["gain"] * own["query"])[..., columns]).sum(-1) for v in values]
+        seen.append(torch.stack(scores).softmax(0).flatten(1))
+    weights = reader.look(history).weights_SN
+    assert weights is not None
+    torch.testing.assert_close(weights, (seen[0] + seen[1]) / 2)
+
+
+def test_keys_that_are_projected_start_as_wide_as_they_were() -> None:
+    """By the width that each entry is a sum over, whatever the rank; queries and keys decay, gains do not."""
+    residual = ResidualConfig(mode="full", query="input", key_rank=4)
+    reads = DepthLayout.of(residual, 3).reads(3)
+    own = mode_of(residual, EPS).parameters(reads, 64, True)
+    assert (own["key_projection"].shape, own["key_projection"].std) == ((4, 64), 1 / 8)
+    assert {name: initial.decays for name, initial in own.items()} == {
+        "gain": False,
+        "query_projection": True,
+        "key_projection": True,
+    }
+
+
 def test_sigmoid_weights_do_not_compete() -> None:
     reader, own = reader_of(mode="full", weights="sigmoid", key_norm=False)
     history, values = full_history()
@@ -99,9 +126,9 @@ def test_sigmoid_weights_do_not_compete() -> None:
 
 
 def test_static_weights_are_the_same_for_every_token() -> None:
-    reader, own = reader_of(mode="full", weights="static")
+    reader, own = reader_of(mode="full", weights="static", temperature=0.5)
     history, values = full_history()
-    weights = own["logits"][:, 0].softmax(0)
+    weights = (own["logits"][:, 0] / 0.5).softmax(0)
     expected = sum(w * v for w, v in zip(weights, values, strict=True))
     torch.testing.assert_close(read(reader, history), normed(expected, NORM_GAIN))  # type: ignore[arg-type]
 

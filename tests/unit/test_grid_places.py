@@ -46,6 +46,10 @@ def test_what_a_rank_sends_its_neighbour_hears_on_the_same_lane(pipeline: int, s
 def test_every_replica_has_one_owner_of_the_loss() -> None:
     owners = [rank for rank in range(12) if place(3, rank, tensor=2, data=2).owns_loss]
     assert owners == [8, 10]
+    speakers = [rank for rank in range(12) if place(3, rank, tensor=2, data=2).speaks_for_replica]
+    assert speakers == [0, 2], "of the first stage, which reads the samples"
+    assert [rank for rank in range(12) if place(3, rank, tensor=2, data=2).counts_whole] == list(range(0, 12, 2))
+    assert [rank for rank in range(12) if place(3, rank, tensor=2, data=2).keeps_run] == [0]
 
 
 def test_chunks_go_round_the_ranks() -> None:

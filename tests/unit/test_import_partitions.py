@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnres_train.exchange.files import find_files, missing_and_extra
 from attnres_train.exchange.fit import _whole, misfits
 from attnres_train.exchange.partitions import (
     Part,
@@ -117,3 +120,29 @@ def test_misfits_are_told_by_tensor_rank() -> None:
     found = {p.key: p.message for p in misfits([{"a": (8, 3), "b": (4, 3), "d": (1,)}] * 2, model)}
     assert found["a"] == "has shape (8, 3) in the checkpoint on tensor rank 1, (4, 3) in the model"
     assert "lacks it" in found["c"] and "does not know it" in found["d"]
+
+
+def test_files_are_found_by_tensor_and_data_rank(tmp_path: Path) -> None:
+    """Of ZeRO-3 every data rank writes a file of the model: the first has every shape."""
+    (tmp_path / "step9").mkdir()
+    for tensor, data in product(range(2), range(3)):
+        ranks = f"zero_pp_rank_{data}_mp_rank_{tensor:02d}"
+        (tmp_path / f"step9/{ranks}_model_states.pt").touch()
+        (tmp_path / f"step9/bf16_{ranks}_optim_states.pt").touch()
+    (tmp_path / "latest").write_text("step9\n", encoding="utf-8")
+    found = find_files(tmp_path, None)
+    assert {rank: path.name for rank, path in found.model.items()} == {
+        tensor: f"zero_pp_rank_0_mp_rank_0{tensor}_model_states.pt" for tensor in range(2)
+    }
+    assert {place: path.name for place, path in found.optimizer.items()} == {
+        (tensor, data): f"bf16_zero_pp_rank_{data}_mp_rank_0{tensor}_optim_states.pt"
+        for tensor, data in product(range(2), range(3))
+    }
+    assert list(missing_and_extra(found, 3, 2)) == []
+    lacking, *_ = missing_and_extra(found, 4, 1)
+    extra = list(missing_and_extra(found, 2, 2))
+    assert lacking.key.endswith("zero_pp_rank_3_mp_rank_00_optim_states.pt") and "is missing" in lacking.message
+    assert [Path(problem.key).name for problem in extra] == [
+        f"bf16_zero_pp_rank_2_mp_rank_0{n}_optim_states.pt" for n in range(2)
+    ]
+    assert all("one too many" in problem.message for problem in extra)

@@ -34,6 +34,10 @@ def cut(path: Path) -> None:
     os.truncate(path, 10)
 
 
+def cut_by_a_byte(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
 @pytest.mark.parametrize(
     ("happens", "words", "left"),
     [
@@ -42,8 +46,9 @@ def cut(path: Path) -> None:
         (lambda path: shutil.rmtree(path.parent), "is not there any more", [4, 5]),
         (replace_by_a_copy, "is another file now", [1, 2, 3, 4, 5]),
         (cut, "was cut short", [4, 5]),
+        (cut_by_a_byte, "was cut short", [1, 2, 3, 4, 5]),
     ],
-    ids=["deleted", "rotated", "folder deleted", "replaced", "cut"],
+    ids=["deleted", "rotated", "folder deleted", "replaced", "cut", "cut by a byte"],
 )
 def test_lines_go_on_where_they_belong(
     happens: Callable[[Path], None], words: str, left: list[int], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -54,6 +54,7 @@ def met(*nodes: Node, seconds: float = 30, names: tuple[str, ...] = ()) -> list[
 def test_every_node_learns_of_every_node_in_order() -> None:
     nodes = [node(rank, 3) for rank in range(3)]
     assert met(nodes[2], nodes[0], nodes[1]) == [nodes] * 3
+    assert met(nodes[0], nodes[2], nodes[1]) == [nodes] * 3, "and not in that in which they came"
 
 
 @pytest.mark.parametrize(

@@ -195,3 +195,9 @@ def test_a_launcher_that_was_asked_to_stop_is_none(code: int) -> None:
     assert judged(*saved, code=code)[0] is ExitCode.STOPPED_ON_SIGNAL
     ended, told = judged(*saved, code=code, elsewhere=True)
     assert ended is ExitCode.FAILED and "cause: a launcher of another node is gone" in told
+
+
+def test_a_wait_in_vain_says_more_than_a_lost_connection() -> None:
+    """It names who was missing, however late the limit came."""
+    _, told = judged(record(0, "lost", 1.0), record(1, "timeout", 9.0, "rank 3 did not come"))
+    assert "cause: rank 1 on node-0" in told and "rank 3 did not come" in told

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnres_train.errors import ExitCode
+from attnres_train.launch import watch
 from attnres_train.launch.record import read_records
 from attnres_train.launch.verdict import Verdict
 from attnres_train.launch.watch import Job
@@ -38,8 +39,8 @@ END = """
 """
 
 
-def watched(folder: Path, act: str) -> Verdict:
-    """What comes of a launcher that does `act` and ends with code 1."""
+def watched(folder: Path, act: str, *, asks: bool = False) -> Verdict:
+    """What comes of a launcher that does `act` and ends with code 1; it `asks` it to stop once its rank is there."""
     job, run = folder / "job", folder / "run"
     for made in (job, run / "ranks", run / "logs"):
         made.mkdir(parents=True)
@@ -53,6 +54,8 @@ def watched(folder: Path, act: str) -> Verdict:
             look()
             if there:
                 (folder / "looked").touch()
+                if asks:
+                    started.stop()
 
         started._look = noted  # type: ignore[method-assign]
         return started.run()
@@ -74,3 +77,25 @@ def test_the_launcher_s_own_words_go_to_the_logs_and_to_the_terminal_where_no_ra
     assert (tmp_path / "told/run/logs/launcher-0000.log").read_text() == "torchrun's own page\n"
     assert watched(tmp_path / "silent", "pass").code is ExitCode.FAILED
     assert capsys.readouterr().err == "torchrun's own page\n"
+
+
+SAVES = """
+    import signal
+
+    def save(*_):
+        time.sleep(1.5)
+        record.end = "stopped"
+        for folder in (Path("{job}"), run / "ranks"):
+            write_record(record, folder)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, save)
+"""
+
+
+def test_ranks_that_were_asked_to_stop_may_save_for_longer_than_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "SECONDS_AFTER_FAILURE", 0.1)
+    verdict = watched(tmp_path, SAVES + BEGIN + "    time.sleep(60)", asks=True)
+    assert verdict.code is ExitCode.STOPPED_ON_SIGNAL, verdict.lines

@@ -50,6 +50,15 @@ def test_a_lock_is_one_process_s_until_it_lets_go(tmp_path: Path) -> None:
     assert not is_locked(path)
 
 
+def test_who_asks_keeps_nobody_out_who_asks_too(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    with open(tmp_path / "lock", encoding="utf-8") as asking:
+        assert lock(asking, shared=True)
+        assert not is_locked(tmp_path / "lock")
+    with open(tmp_path / "lock", encoding="utf-8") as held:
+        assert lock(held) and is_locked(tmp_path / "lock")
+
+
 def test_a_file_system_without_locks_says_so(no_locks: str, tmp_path: Path) -> None:
     with open(tmp_path / "file", "w") as file, pytest.raises(NoLocks, match=no_locks):
         lock(file)

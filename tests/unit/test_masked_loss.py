@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from attnres_train.parallel.pipeline import _masked_loss
+from attnres_train.parallel.pipeline import _masked_loss, _totals
+from attnres_train.progress import LossSum
 
 
 def test_only_counted_tokens_count_and_sums_are_no_means() -> None:
@@ -13,3 +16,15 @@ def test_only_counted_tokens_count_and_sums_are_no_means() -> None:
     total, tokens, (by_sample, counts) = _masked_loss(mask_BT, losses_BT)
     assert (total.item(), tokens.item(), tokens.dtype) == (11.0, 3, torch.int32)
     assert (by_sample.tolist(), counts.tolist()) == ([3.0, 8.0], [2.0, 1.0])
+
+
+def test_totals_are_exact_and_name_every_micro_batch_with_a_bad_sample() -> None:
+    nan, inf = float("nan"), float("inf")
+    rows = [([257.0, 1.0], [257.0, 3.0]), ([nan, 1.0], [2.0, 2.0]), ([1.0, 2.0], [2.0, 2.0]), ([3.0, inf], [2.0, 1.0])]
+    totals = _totals([(torch.tensor(losses), torch.tensor(counts)) for losses, counts in rows])
+    assert totals.not_finite == (1, 3)
+    assert totals.samples[0] == LossSum(257.0, 257) and totals.samples[5] == LossSum(2.0, 2)
+    assert totals.whole.tokens == 257 + 3 + 2 + 2 + 2 + 2 + 2 + 1
+    whole = _totals([(torch.tensor(losses), torch.tensor(counts)) for losses, counts in (rows[0], rows[2])]).whole
+    assert whole == LossSum(261.0, 264)
+    assert math.isnan(LossSum().mean) and LossSum(3.0, 2).mean == 1.5

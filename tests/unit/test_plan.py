@@ -213,6 +213,7 @@ def test_exact_gradients_return_the_whole_prefix() -> None:
     settings = flags(parallel__exact_gradients="true")
     found = as_json(plan(load(PUBLISHED / "k3-like.toml", settings).config))["wire"]
     assert (found["slices_total"], found["slices_back_total"], found["slices_whole_prefix"]) == (77, 167, 167)
+    assert found["step_forward_bytes"] * 167 == found["step_backward_bytes"] * 77 > 0
 
 
 def test_a_step_sends_what_its_hops_send_times_micro_batches_tensor_ranks_and_replicas(tmp_path: Path) -> None:

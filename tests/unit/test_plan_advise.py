@@ -17,7 +17,8 @@ from attnres_train.plan import plan
 from attnres_train.plan.advice_text import advice_json, advice_text
 from attnres_train.plan.advise import Advice, advise
 from attnres_train.plan.devices import DEVICES
-from attnres_train.plan.speeds import machine_of
+from attnres_train.plan.layouts import families
+from attnres_train.plan.speeds import Machine, machine_of
 from attnres_train.plan.timing import Timing
 from attnres_train.setup import Setup
 from tests.pace import slowdown
@@ -119,6 +120,38 @@ def test_what_is_ruled_out_unplayed_would_not_have_been_among_the_fastest(tmp_pa
     assert [c.plan.time for c in pruned.choices] == [c.plan.time for c in every.choices[:5]]
     assert [c.overrides for c in pruned.choices] == [c.overrides for c in every.choices[:5]]
     assert pruned.runnable == every.runnable and pruned.refused == every.refused
+    assert every.implied == 3 * every.runnable, "all fit as they are, and would with each of three ways to keep less"
+    layouts = [choice.layout for choice in every.choices]
+    assert {(layout.tensor, layout.sequence) for layout in layouts} >= {(1, False), (2, True), (4, True)}
+    assert all(layout.sequence == (layout.tensor > 1) for layout in layouts)
+    assert {layout.data for layout in layouts if layout.zero} <= {*range(2, world + 1)}
+
+
+def test_zero_is_for_several_replicas_and_sequence_shards_for_every_tensor_degree() -> None:
+    tried = [layout for family in families(8, 8, 12) for layout in family]
+    assert {layout.data for layout in tried if layout.zero} == {2, 4, 8}
+    assert {layout.tensor for layout in tried if layout.sequence} == {2, 4, 8}
+    assert all(layout.tensor == 1 for layout in tried if not layout.sequence)
+
+
+def test_where_the_last_rank_is_too_full_a_leaner_way_is_tried(tmp_path: Path) -> None:
+    """The head makes the last of two stages the fullest: a byte too much there, and more is made again."""
+    changes = flags(model__num_layers=12, tokenizer__vocab_size=30_000, training__global_batch_size=16)
+    config = load(write(tmp_path), changes).config
+
+    def halves(machine: Machine) -> dict[int, str]:
+        layouts = [choice.layout for choice in advise(config, 2, machine, wanted=10_000).choices]
+        return {one.micro_batch_size: one.recompute for one in layouts if (one.pipeline, one.virtual) == (2, 1)}
+
+    (choice,) = [
+        one
+        for one in advise(config, 2, H100, wanted=10_000).choices
+        if (one.layout.pipeline, one.layout.virtual, one.layout.micro_batch_size) == (2, 1, 4)
+    ]
+    assert choice.layout.recompute == "none" and choice.plan.memory.rank == 1
+    tight = replace(H100, memory_gib=(choice.plan.memory.total - 1) / (0.9 * 2**30))
+    assert halves(H100)[4] == "none" and halves(tight)[4] != "none"
+    assert halves(replace(tight, memory_gib=tight.memory_gib + 1e-6))[4] == "none"
 
 
 @pytest.mark.parametrize("name", SMALL_CASES)

@@ -12,9 +12,10 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan import plan
-from attnres_train.plan.memory import worst_rank_memory
+from attnres_train.plan.memory import visit_of, worst_rank_memory
 from attnres_train.plan.simulate import TurnSeconds, play
 from attnres_train.plan.speeds import Link, Machine, Rates
+from attnres_train.plan.timing import Timing
 from tests.unit.config_files import flags, small
 
 LAYERS, WIDTH, INNER, TOKENS = 4, 64, 128, 64
@@ -227,3 +228,194 @@ def test_a_message_takes_the_latency_of_the_link_it_crosses_both_ways() -> None:
     hops, nothing = (0.0, 0.5, 0.25), (0.0, 0.0, 0.0)
     costs = TurnSeconds((1.0,) * 3, (2.0,) * 3, hops, hops, nothing, (0.0, 5.0, 7.0), ahead=False)
     assert play(Schedule(3, 1, 1), wire, costs).seconds == 3 * 3.0 + 2 * (0.5 + 5 + 0.25 + 7)
+
+
+def layer_elements(tensor: int = 1, shards: int = 1) -> float:
+    """Elements a token that a layer's forward reads and writes, without norms on queries and keys."""
+    divided = 9 * (WIDTH + KEY_VALUE) + 2 * WIDTH + 5 * INNER  # rotary, a transpose, SwiGLU
+    return divided / tensor + 2 * 3 * WIDTH / shards  # and two additions to the running sum
+
+
+OPERATIONS = 45 + 25
+"""Of a layer's forward; twice that in its backward."""
+
+
+@pytest.mark.parametrize(("tensor", "sequence"), [(1, "false"), (2, "false"), (2, "true")])
+def test_elements_gradients_and_operations_are_counted_once_each(tensor: int, sequence: str, tmp_path: Path) -> None:
+    """The embedding, which one process looks up, is all on each tensor rank, and has its gradient cleared."""
+    settings = {"parallel__tensor": tensor, "parallel__sequence": sequence, "model__qk_norm": "false"}
+    found = planned(tmp_path, tensor, **settings)
+    layer = layer_elements(tensor, tensor if sequence == "true" else 1)
+    elements = TOKENS * 4 * (3 * LAYERS * layer + 2 * WIDTH)
+    assert found.time.kinds["elements"] == pytest.approx(4 * elements / 13e9, rel=1e-12)
+    sums = found.parameters_per_rank[0] * 3 * 4 + rows(tensor) * WIDTH // tensor * 4
+    assert found.time.kinds["gradient_sums"] == pytest.approx(4 * sums / 13e9, rel=1e-12)
+    operations = 3 * LAYERS * OPERATIONS + 4 + 3 * 15
+    assert found.time.kinds["host"] == pytest.approx(4 * operations * 2e-6, rel=1e-12)
+
+
+def test_a_host_that_runs_ahead_costs_what_the_device_does_not_take(tmp_path: Path) -> None:
+    """With slow operations all of a step is the host's; with fast ones nothing is."""
+    slow = replace(RATES, operation_seconds=1.0)
+    machine = replace(MACHINE, asynchronous=True, alone=slow, together=slow)
+    found = planned(tmp_path, 1, machine).time.kinds
+    device = sum(seconds for kind, seconds in found.items() if kind not in ("host", "optimizer", "waiting"))
+    assert found["host"] + device == pytest.approx(4 * (3 * LAYERS * OPERATIONS + 4 + 3 * 15), rel=1e-12)
+    fast = replace(RATES, operation_seconds=1e-12)
+    assert planned(tmp_path, 1, replace(machine, alone=fast, together=fast)).time.kinds["host"] == 0
+
+
+def test_the_stages_of_a_pipeline_have_their_own_work_alone(tmp_path: Path) -> None:
+    """The first looks tokens up and clears the gradient of its table, the last has the head."""
+    found = planned(tmp_path, 2, parallel__pipeline=2, model__qk_norm="false", model__tie_embeddings="false")
+    matrices = 2 * (WIDTH * (2 * WIDTH + 2 * KEY_VALUE) + 3 * WIDTH * INNER)
+    products = 2 * matrices * TOKENS / 1e12
+    attention = 2 * 2 * WIDTH * 32 * TOKENS / 3e11
+    elements, host = TOKENS * 4 * 2 * layer_elements() / 13e9, 2 * OPERATIONS * 2e-6
+    layers = products + attention + elements + host
+    again = 2 * products + 2.5 * attention + 2 * elements + 2 * host
+    slice_seconds = TOKENS * WIDTH * 4 / 17e9
+    counts = source_counts()
+    forward = [sum(s + 1 for s in part) * slice_seconds for part in (counts[:4], counts[4:])]
+    backward = [sum(3 * s + 2 for s in part) * slice_seconds for part in (counts[:4], counts[4:])]
+    embedding = TOKENS * 4 * 2 * WIDTH / 13e9 + 4 * 2e-6
+    product, logits = 2 * rows(1) * WIDTH * TOKENS / 7e11, TOKENS * rows(1) / 11e9
+    held = found.parameters_per_rank
+    first, last = found.time.stages
+    assert first.forward == pytest.approx(layers + forward[0] + embedding, rel=1e-12)
+    assert first.backward == pytest.approx(again + backward[0] + (held[0] * 12 + rows(1) * WIDTH * 4) / 13e9, rel=1e-12)
+    assert last.forward == pytest.approx(layers + forward[1] + product + 8 * logits + 15 * 2e-6, rel=1e-12)
+    head_backward = 2 * product + 16 * logits + 2 * 15 * 2e-6
+    assert last.backward == pytest.approx(again + backward[1] + held[1] * 12 / 13e9 + head_backward, rel=1e-12)
+    assert found.time.busiest_rank == 1
+
+
+def test_logits_of_bf16_are_cast_both_ways(tmp_path: Path) -> None:
+    found = kinds(tmp_path, 1, training__precision="bf16")["head"]
+    product = 3 * 2 * rows(1) * WIDTH * TOKENS / 7e11
+    assert found == pytest.approx(4 * (product + TOKENS * rows(1) * (8 + 16 + 2 * 6) / 11e9), rel=1e-12)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_what_is_made_again_costs_its_forward(tensor: int, tmp_path: Path) -> None:
+    """The mix alone, or all of the layers; what crosses the tensor ranks once more counts there."""
+    settings = {"parallel__tensor": tensor, "model__qk_norm": "false"}
+    none, depth, layer = (
+        kinds(tmp_path, tensor, training__recompute=what, **settings) for what in ("none", "depth", "layer")
+    )
+    mix = sum(s + 1 for s in source_counts()[:-1]) * TOKENS * WIDTH * 4 / 17e9
+    assert (none["recompute"], depth["recompute"]) == (0, pytest.approx(4 * mix, rel=1e-12))
+    matrices = LAYERS * (WIDTH * (2 * WIDTH + 2 * KEY_VALUE) + 3 * WIDTH * INNER)
+    once = 2 * matrices * TOKENS / tensor / 1e12 + LAYERS * 2 * WIDTH * 32 * TOKENS / tensor / 3e11
+    once += TOKENS * 4 * LAYERS * layer_elements(tensor) / 13e9 + LAYERS * OPERATIONS * 2e-6
+    assert layer["recompute"] == pytest.approx(4 * (mix + once), rel=1e-12)
+    reduce = 2 * (tensor - 1) / tensor * TOKENS * WIDTH * 4 / 2e9 + 7e-6 if tensor > 1 else 0
+    assert layer["tensor_parallel"] - none["tensor_parallel"] == pytest.approx(4 * 2 * LAYERS * reduce, rel=1e-9)
+    assert depth["tensor_parallel"] == none["tensor_parallel"]
+
+
+def test_modes_without_a_kernel_pass_three_times_over_memory(tmp_path: Path) -> None:
+    settings = {"residual__mode": "gated", "residual__block_size": "none"}
+    found = kinds(tmp_path, 1, **settings)["depth_mix"]
+    slices = (2 * LAYERS + 1) * ((1 + 1) + (3 + 2))
+    assert found == pytest.approx(4 * 3 * slices * TOKENS * WIDTH * 4 / 17e9, rel=1e-12)
+
+
+def test_an_update_in_host_memory_has_its_own_rate(tmp_path: Path) -> None:
+    chosen = {"engine__kind": "deepspeed", "engine__deepspeed__offload_optimizer": "true"}
+    found = planned(tmp_path, 2, **chosen, training__micro_batch_size=1)
+    held = found.parameters_per_rank[0]
+    update = held / 2 * (7 * 4 + 3 * 4) / 10e9 + held * 3 * 4 / 13e9
+    assert found.time.kinds["optimizer"] == pytest.approx(update, rel=1e-12)
+
+
+def test_buffers_are_messages_posted_and_the_largest_moment(tmp_path: Path) -> None:
+    """Three stages of two layers, a block each, under ZeRO-1, which pads nothing here; gradients of sources that a hop
+    brings back are its own."""
+    settings = {"parallel__pipeline": 3, "model__num_layers": 6, "engine__kind": "deepspeed"}
+    setup = planned(tmp_path, 3, None, **settings).setup
+    slice_bytes = TOKENS * WIDTH * 4
+    mlp = 4 * (TOKENS * (3 * INNER + WIDTH) + 2 * INNER * WIDTH)
+    head = TOKENS * rows(1) * (4 + 4)
+    assert head > mlp
+    found = [worst_rank_memory(setup, [rank]).buffers for rank in range(3)]
+    assert found == [mlp + 3 * slice_bytes, mlp + (3 + 5) * slice_bytes, head + (5 + 2) * slice_bytes]
+
+
+def test_what_a_rank_keeps_is_what_came_and_what_it_made_of_every_micro_batch_in_flight(tmp_path: Path) -> None:
+    found = planned(tmp_path, 3, None, parallel__pipeline=3, model__num_layers=6).wire
+    assert [rank.kept_slices for rank in found.ranks] == [3 * (0 + 3), 2 * (3 + 2), 1 * (5 + 2)]
+    assert [rank.kept_bytes for rank in found.ranks] == [slices * TOKENS * WIDTH * 4 for slices in (9, 10, 7)]
+
+
+def test_a_save_has_a_tied_table_once_and_the_streams_of_every_rank(tmp_path: Path) -> None:
+    settings = {"model__tie_embeddings": "true", "training__micro_batch_size": 1}
+    one, two, four = (
+        planned(tmp_path, world, None, parallel__pipeline=pipeline, **settings)
+        for world, pipeline in ((1, 1), (2, 2), (4, 2))
+    )
+    real = one.parameters_total - (rows(1) - 320) * WIDTH
+    assert {found.checkpoint.state_bytes for found in (one, two, four)} == {12 * real}
+    assert four.checkpoint.total_bytes - two.checkpoint.total_bytes == 2 * 22_429
+    assert [found.checkpoint.files for found in (one, two, four)] == [6, 8, 12]
+
+
+def test_the_peak_of_an_interleaved_step_is_not_that_of_its_first_group(tmp_path: Path) -> None:
+    settings = {"parallel__pipeline": 2, "parallel__virtual": 2, "model__num_layers": 4}
+    setup = planned(tmp_path, 2, None, training__global_batch_size=64, **settings).setup
+    whole, shown = (schedule.at_peak(0, [1, 1]) for schedule in (setup.schedule, setup.schedule_to_peak))
+    assert shown == whole and sum(whole.in_flight) == 5
+
+
+def test_what_leaves_early_is_what_is_complete_before_the_senders_last_layer(tmp_path: Path) -> None:
+    """Two layers a stage, a block each: the embedding and the first block of three sources."""
+    setup = planned(tmp_path, 2, None, parallel__pipeline=2).setup
+    assert Timing(setup, MACHINE).costs.early_shares == (0.0, 2 / 3)
+    assert Timing(setup, replace(MACHINE, asynchronous=True)).costs.early_shares == (0.0, 0.0)
+
+
+def test_uneven_stages_wait_by_what_all_of_them_compute() -> None:
+    wire, none = WirePlan(DepthLayout(4, "block", 2), (1, 1), 2), (0.0, 0.0)
+    played = play(Schedule(2, 1, 8), wire, TurnSeconds((1.0, 3.0), (2.0, 6.0), none, none, none, none, ahead=False))
+    assert played.seconds == 1 + 8 * 9 + 2 and played.busy == (24.0, 72.0)
+    assert played.bubble_fraction == pytest.approx(1 - (24 + 72) / (2 * 75))
+
+
+def test_a_table_of_both_ends_is_cut_over_the_data_ranks_by_itself(tmp_path: Path) -> None:
+    """Of an odd number of 64 elements each, the table and the rest of the last stage are both filled up to 128."""
+    settings = {"parallel__pipeline": 2, "model__tie_embeddings": "true", "model__qk_norm": "false"}
+    settings |= {"tokenizer__vocab_size": 321, "model__pad_vocabulary_to": 1, "training__micro_batch_size": 1}
+    setup = planned(tmp_path, 4, None, **settings).setup
+    table = 321 * WIDTH
+    rest = setup.held_by(1) - table
+    assert (table % 128, rest % 128) == (64, 64)
+    found = worst_rank_memory(setup, [1])
+    assert found.moments == 8 * ((table + 64) // 2 + (rest + 64) // 2)
+    apart = planned(tmp_path, 4, None, **settings | {"model__tie_embeddings": "false"}).setup
+    together = worst_rank_memory(apart, [1])
+    assert together.moments == 8 * (table + rest) // 2
+    assert found.buffers - together.buffers == (64 + 64) * (4 + 4), "what fills them is a weight and a gradient"
+
+
+def test_the_largest_span_of_any_chunk_stands_while_it_is_made_again(tmp_path: Path) -> None:
+    """Rank 0 has one layer of the first block, and in its second chunk both of the last one."""
+    settings = {"parallel__pipeline": 2, "parallel__virtual": 2, "parallel__layers_per_stage": "[1, 1, 2, 1]"}
+    settings |= {"model__num_layers": 5, "residual__block_size": 4, "model__qk_norm": "false"}
+    setup = planned(tmp_path, 2, None, training__recompute="block", **settings).setup
+    visits = [visit_of(setup, stage) for stage in (0, 2)]
+    weights = [visit.activations + visit.history for visit in visits]
+    standing = setup.schedule_to_peak.at_peak(0, weights, [visit.owed for visit in visits])
+    kept = sum(n * visit.activations for n, visit in zip(standing.in_flight, visits, strict=True))
+    layer = (4 * WIDTH + 3 * KEY_VALUE) + 5 * INNER + 2 * WIDTH + 2 * WIDTH
+    assert worst_rank_memory(setup, [0]).activations == kept + TOKENS * 4 * 2 * layer
+
+
+def test_the_fullest_rank_is_the_one_with_the_largest_total(tmp_path: Path) -> None:
+    """Three stages: the first has most in flight, a wide vocabulary makes the last the fullest."""
+    found = [
+        planned(tmp_path, 3, None, parallel__pipeline=3, model__num_layers=6, tokenizer__vocab_size=entries)
+        for entries in (320, 9000)
+    ]
+    for one, fullest in zip(found, (0, 2), strict=True):
+        ranks = [worst_rank_memory(one.setup, [rank]) for rank in range(3)]
+        assert one.memory == ranks[fullest] and one.memory.total == max(rank.total for rank in ranks)

@@ -108,6 +108,44 @@ def test_every_device_says_where_its_figures_come_from(name: str) -> None:
     assert device.network_bytes_per_second < device.link_bytes_per_second < device.memory_bytes_per_second
 
 
+FIGURES = {
+    "a100-80gb": (312e12, 19.5e12, 79, 2.039e12, 300e9, 25e9),
+    "h100-sxm": (989e12, 67e12, 79, 3.35e12, 450e9, 50e9),
+    "h200": (989e12, 67e12, 139, 4.8e12, 450e9, 50e9),
+    "b200": (2250e12, 75e12, 178, 8e12, 900e9, 50e9),
+    "mi300x": (1307.4e12, 163.4e12, 191, 5.3e12, 448e9, 50e9),
+}
+"""Dense bf16, plain fp32 (no TF32), GiB, memory, the node's links and network one way, all by a device."""
+
+
+def test_figures_of_devices_are_those_of_their_data_sheets() -> None:
+    names = ("bf16_flops", "fp32_flops", "memory_gib", "memory_bytes", "link_bytes", "network_bytes")
+    for name, device in DEVICES.items():
+        keys = [key if key == "memory_gib" else f"{key}_per_second" for key in names]
+        assert tuple(getattr(device, key) for key in keys) == FIGURES[name]
+        assert device.devices_per_node == 8 and device.peak_flops_per_second("fp32") == device.fp32_flops_per_second
+    assert DEVICES.keys() == FIGURES.keys()
+
+
+def test_shares_of_a_data_sheet_are_the_stated_ones() -> None:
+    half, single = (machine_of(DEVICES["h100-sxm"], precision) for precision in ("bf16", "fp32"))
+    assert half.alone.matmul_flops_per_second == half.alone.head_flops_per_second == 0.65 * 989e12
+    assert single.alone.matmul_flops_per_second == 0.8 * 67e12
+    assert half.alone.attention_flops_per_second == pytest.approx(0.6 * 0.65 * 989e12)
+    assert half.alone.depth_bytes_per_second == pytest.approx(0.6 * 3.35e12)
+    assert half.alone.memory_bytes_per_second == half.alone.optimizer_bytes_per_second == 0.8 * 3.35e12
+    assert half.usable_bytes == pytest.approx(0.9 * 79 * 2**30)
+    assert (half.near.send_latency_seconds, half.far.collective_latency_seconds) == (10e-6, 25e-6)
+    assert (half.near.all_gather_bytes_per_second, half.far.send_bytes_per_second) == (0.75 * 450e9, 0.85 * 50e9)
+    assert half.together == half.alone and half.asynchronous and not half.measured
+
+
+def test_a_measured_network_is_the_one_between_nodes() -> None:
+    network = replace(H100.near, send_bytes_per_second=1e8)
+    machine = a_file(network=network).machine()
+    assert (machine.near, machine.far) == (H100.near, network)
+
+
 def test_kinds_sum_up_to_the_step_and_a_faster_device_is_faster() -> None:
     config = load(PUBLISHED / "llama-70b-block.toml").config
     slow, fast = (plan(config, 256, machine=machine_of(DEVICES[name], "bf16")).time for name in ("a100-80gb", "b200"))

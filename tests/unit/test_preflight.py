@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from attnres_train.launch.commands import forwarded
-from attnres_train.launch.process import PARENT, parent_has_ended, parent_mark
+from attnres_train.launch.process import PARENT, STOP_SIGNALS, parent_has_ended, parent_mark
+from attnres_train.launch.record import Record, write_record
 from attnres_train.observe.claim import claim_run_folder, is_claimed
-from attnres_train.supervise import Attempt, folder_of, why_not_again
+from attnres_train.supervise import Attempt, Supervisor, folder_of, why_not_again
 from attnres_train.trainer.preflight import Standing, disagreements, notes
 from tests.unit.config_files import SMALL, write
 
@@ -92,11 +94,28 @@ def test_the_supervisor_finds_the_run_folder_of_a_launch(tmp_path: Path) -> None
     assert folder_of(command[:4]) == Path("runs").absolute() / config.stem
 
 
+def test_a_launch_has_come_as_far_as_its_furthest_rank_and_newest_checkpoint(tmp_path: Path) -> None:
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        supervisor = Supervisor(["true"], tmp_path)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    (tmp_path / "ranks").mkdir()
+    assert supervisor._outcome(100.0) == Attempt(None, 0)
+    for rank, (written, step) in enumerate([(101.0, 8), (103.0, 9), (99.0, 70), (104.0, None)]):
+        write_record(Record(rank, "here", 1, 90.0, written, step=step), tmp_path / "ranks")
+    for step in (5, 7):
+        (tmp_path / f"checkpoints/step-{step:08d}").mkdir(parents=True)
+    assert supervisor._outcome(100.0) == Attempt(9, 7), "rank 2's record is of the launch before"
+
+
 def test_pdsh_forwards_what_ranks_need_and_nothing_of_this_machine() -> None:
     environment = {
         "NCCL_DEBUG": "INFO",
         "OMP_NUM_THREADS": "1",
         "ATTNRES_JOB": "/tmp/x",
+        "ATTNRES_PARENT": "boot 1 2",
         "HOME": "/root",
         "PYTHONPATH": "a",
     }

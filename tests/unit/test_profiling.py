@@ -40,6 +40,10 @@ def test_the_chosen_steps_of_the_chosen_ranks_are_traced(tmp_path: Path) -> None
     config = ObserveConfig(profile_steps=(2, 3), profile_ranks=(1,))
     assert trace(config, tmp_path, 0, 5) == []
     assert trace(config, tmp_path, 1, 5) == ["steps-00000002-00000003.rank-0001.json.gz: step 2, step 3"]
+    several = ObserveConfig(profile_steps=(2, 2), profile_ranks=(0, 2))
+    assert trace(several, tmp_path / "several", 1, 3) == []
+    (folder := tmp_path / "several").mkdir()
+    assert trace(several, folder, 2, 3) == ["steps-00000002-00000002.rank-0002.json.gz: step 2"]
 
 
 def test_a_run_that_ends_early_leaves_what_it_has(tmp_path: Path) -> None:

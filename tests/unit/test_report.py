@@ -23,7 +23,7 @@ from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import draw_map, over_equal_share
 from attnres_train.report.charts import Chart, Maps, range_without_spikes
 from attnres_train.report.compute import flops_per_token, parameters
-from attnres_train.report.curves import Curve, smoothed, smoothing_span, thinned
+from attnres_train.report.curves import Curve, mean_by_stretch, smoothed, smoothing_span, thinned
 from attnres_train.report.depth_charts import by_depth_section, depth_maps, map_section
 from attnres_train.report.facts import differences, facts_of, facts_tables
 from attnres_train.report.live import live_chart, live_maps
@@ -33,6 +33,7 @@ from attnres_train.report.still import png_of, still_chart, still_maps
 from attnres_train.report.training_charts import (
     MOST_POINTS,
     loss_section,
+    memory_section,
     optimization_section,
     shared_span,
     speed_section,
@@ -247,6 +248,33 @@ def test_facts_and_alarms(tmp_path: Path) -> None:
     assert words in page("", "", [overview_section(runs, [facts], {})])
 
 
+def test_facts_are_of_the_last_look_and_of_the_usual_step(tmp_path: Path) -> None:
+    """Sums that shrink with depth at the end, and one step that waited for something."""
+    grown, last = look_at(BLOCK), look_at(BLOCK)
+    shrinking = [
+        replace(reader, partial_rms=None if reader.partial_rms is None else 16 / reader.partial_rms)
+        for reader in last.readers
+    ]
+    folder = make_run(tmp_path / "run", looks=[(10, grown), (20, DepthLook(tuple(shrinking)))])
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    slow = {**json.loads(lines[0]), "throughput/tokens_per_second": 10.0}
+    (folder / "metrics.jsonl").write_text("\n".join([json.dumps(slow), *lines[1:]]) + "\n", encoding="utf-8")
+    facts = facts_of(read_run(folder, "run"))
+    assert facts.partial_growth == 1 / 8 and facts.gradient_spread == 8.0
+    assert facts.tokens_per_second == 2000.0
+
+
+def test_memory_and_what_crosses_are_drawn_in_their_units(block: Path) -> None:
+    charts = {chart.name: chart for chart in memory_section([*read_runs([block])]).items if isinstance(chart, Chart)}
+    drawn = {name: (chart.y_label, chart.series[0].y.tolist()) for name, chart in charts.items()}
+    assert drawn == {
+        "memory": ("GiB", [1.5] * 20),
+        "wire-forward": ("MiB", [1.0] * 20),
+        "wire-backward": ("MiB", [2.0] * 20),
+        "kept": ("MiB", [0.5] * 20),
+    }
+
+
 def test_facts_are_those_that_the_run_wrote(tmp_path: Path) -> None:
     config = load(write(tmp_path)).config
     setup = Setup.of(config, vocabulary=320)
@@ -430,6 +458,15 @@ def test_a_smoothed_curve_takes_noise_away_and_does_not_lag() -> None:
     )
 
 
+@pytest.mark.parametrize("every", [1, 5])
+def test_means_of_a_straight_line_are_smoothed_to_the_line_itself(every: int) -> None:
+    """Each record stands at the middle of the steps that it is the mean of, the first one too."""
+    curve = logged(lambda step: 7 - step / 50, 200, every, mean=True)
+    found = smoothed(curve, smoothing_span([curve]) or 0.0, 1000)
+    assert found.values == pytest.approx(7 - found.steps / 50, abs=1e-9)
+    assert len(found) == 200 // every and found.spans.tolist() == [10.0 * every] * len(found)
+
+
 def test_smoothing_survives_what_is_damaged() -> None:
     points = [
         (float(n), 10.0 * n, 1e300 if n == 50 else float("nan") if n == 30 else 1.0, np.nan) for n in range(1, 101)
@@ -451,6 +488,12 @@ def test_curves() -> None:
     thin = thinned(long, 100)
     assert len(thin) <= 100 and thin.values.max() == noise.max() and thin.values.min() == noise.min()
     assert (thin.steps[0], thin.steps[-1]) == (0, 9_999) and (np.diff(thin.steps) > 0).all()
+    holed = np.where(np.arange(10_000) % 7 == 3, np.nan, noise)
+    thin = thinned(replace(long, values=holed), 100)
+    assert (np.nanmax(thin.values), np.nanmin(thin.values)) == (np.nanmax(holed), np.nanmin(holed))
+    stretches = mean_by_stretch(Curve.of([(float(n), 10.0 * n, float(n), 10.0) for n in range(1, 13)]), 4)
+    assert stretches.values.tolist() == [2, 5, 8, 11]
+    assert (stretches.steps.tolist(), stretches.tokens.tolist()) == ([3, 6, 9, 12], [30, 60, 90, 120])
 
 
 def test_names_and_differences() -> None:

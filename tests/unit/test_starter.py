@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from attnres_train.config.load import load_checked
+from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused
 from attnres_train.starter.rules import run_of, window_of
 from attnres_train.starter.shape import in_words, read_size, shape_of
@@ -49,12 +52,33 @@ def test_what_is_written_passes_the_check_and_is_of_the_size(
     )
     assert config.residual.mode == "block" and config.training.precision == "fp32"
     assert 240_000 <= found["parameters"] <= 360_000
-    assert config.training.eval_interval_steps and config.checkpoint.interval_steps
+    steps, rate = config.training.steps, config.optimizer.learning_rate
+    assert config.training.eval_interval_steps == config.checkpoint.interval_steps == steps // 10 > 1
+    assert (config.schedule.warmup_steps, config.schedule.decay_steps) == (steps // 20, steps // 5)
+    assert config.schedule.kind == "wsd" and config.schedule.min_learning_rate == pytest.approx(rate / 10, rel=0.05)
+    assert config.engine.kind == "megatron", "no DeepSpeed where it fits without"
     assert "arXiv 2401.02954" in found["text"]
     capsys.readouterr()
     assert run("init", "tokens", "--size", "300k", "--ranks", 2, "--output", output) == 2
     assert found["notes"] == [] or "a parameter" in found["notes"][0]
     assert "is there already" in capsys.readouterr().err and output.read_text() == found["text"]
+
+
+def test_windows_and_evaluations_fit_into_the_validation_data(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 1,280 tokens the last label would be the 1,281st: nine whole windows of 128, of which eight had to fit."""
+    for end in (".bin", ".idx", ".json"):
+        (tmp_path / f"train{end}").write_bytes((prepared / f"tokens/train{end}").read_bytes())
+    with IndexedWriter(tmp_path / "valid", 290) as writer:
+        writer.add_documents(np.full(1280, 5), np.array([1280]))
+        writer.finish()
+        writer.publish()
+    tokenizer = str(prepared / "tokenizer.model")
+    output = tmp_path / "my.toml"
+    assert run("init", tmp_path, "--size", "300k", "--ranks", 1, "--tokenizer", tokenizer, "--output", output) == 0
+    training = load_checked(output, [], 1, "train").config.training
+    assert (training.sequence_length, training.eval_samples) == (128, 9)
 
 
 def test_a_prefix_without_validation_data_trains_without(
@@ -126,12 +150,34 @@ def test_sizes_are_met_by_sound_shapes(size: str) -> None:
     assert model.num_attention_heads % (4 if read_size(size) >= 1e9 else 1) == 0
     assert 1 <= shape.blocks <= 12
     assert read_size(in_words(shape.parameters)) == pytest.approx(shape.parameters, rel=0.01)
+    assert model.tie_embeddings == (2 * vocabulary * model.hidden_size > read_size(size) / 4)
+
+
+def test_tables_are_tied_where_two_would_be_over_a_quarter() -> None:
+    tied = {size: shape_of(read_size(size), 32_000).model for size in ("100m", "200m", "400m", "1b")}
+    shares = {size: 2 * 32_000 * model.hidden_size / read_size(size) for size, model in tied.items()}
+    assert any(0.25 < share < 0.5 for share in shares.values()), shares
+    assert {size: model.tie_embeddings for size, model in tied.items()} == {
+        size: share > 0.25 for size, share in shares.items()
+    }
+
+
+def test_sizes_are_read_in_thousands() -> None:
+    read = [read_size(text) for text in ("7", "300k", "1.5m", "1.3B ")]
+    assert read == [7, 300_000, 1_500_000, 1_300_000_000]
 
 
 def test_rates_are_those_of_the_published_fit() -> None:
     """At 1e18 FLOPs, by hand: 0.3118 * 10^(-18 * 0.1250) and 0.2920 * 10^(18 * 0.3271)."""
     shape = shape_of(100_000_000, 32_000)
     made = run_of(shape.model, shape.parameters, 10**11, 1024, 8)
+    model = shape.model
+    attention = 2 * model.hidden_size * (model.hidden_size + model.query_groups * model.head_size)
+    matrices = model.num_layers * (attention + 3 * model.hidden_size * model.ffn_hidden_size)
+    per_token = 6 * matrices + 12 * model.num_layers * model.hidden_size * 1024
+    assert made.compute == pytest.approx(per_token * 20 * shape.parameters, rel=1e-12)
+    assert (made.warmup_steps, made.decay_steps) == (made.steps // 20, made.steps // 5)
+    assert replace(made, steps=50_000).warmup_steps == 2000 and replace(made, steps=3).decay_steps == 1
     scale = made.compute / 1e18
     assert made.learning_rate == pytest.approx(0.3118 * 10**-2.25 * scale**-0.125)
     assert made.batch_by_rule * 1024 == pytest.approx(0.2920 * 10**5.8878 * scale**0.3271)
@@ -147,4 +193,7 @@ def test_rates_are_those_of_the_published_fit() -> None:
 def test_windows_are_as_long_as_model_and_corpus_bear() -> None:
     windows = [window_of(parameters, 10**9) for parameters in (10**6, 10**8, 10**9, 10**10)]
     assert windows == [256, 1024, 2048, 4096]
+    bounds = [window_of(parameters + more, 10**9) for parameters in (10**7, 5 * 10**8, 3 * 10**9) for more in (0, 1)]
+    assert bounds == [256, 1024, 1024, 2048, 2048, 4096]
     assert window_of(10**8, 3000) == 256, "eight windows at least"
+    assert [window_of(10**6, tokens) for tokens in (2049, 2048)] == [256, 128], "and the label of the last"
