@@ -1,0 +1,123 @@
+"""What a resume reads and holds: every data rank its own part of the files, and nothing of it twice."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from megatron.core import parallel_state
+from torch import Tensor
+
+from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
+from attnres_train.checkpoint.load import load_checkpoint
+from attnres_train.checkpoint.manifest import read_manifest
+from attnres_train.checkpoint.metadata import METADATA_FILE
+from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
+from attnres_train.config.run_config import RunConfig
+from attnres_train.parallel.grid import build_grid
+from attnres_train.progress import TrainState
+from attnres_train.setup import Setup
+from attnres_train.trainer.build import build_parts
+from tests.bench.peak import peak_bytes
+from tests.distributed.ranks import run_ranks
+from tests.distributed.test_checkpoints import save_whole
+from tests.distributed.tiny import VOCABULARY, tiny_config
+
+WIDTH = 256
+
+
+def wide(**parallel: Any) -> RunConfig:
+    """Large enough that what describes a tensor is small beside it."""
+    base = tiny_config("block", **parallel)
+    return replace(base, model=replace(base.model, hidden_size=WIDTH, ffn_hidden_size=2 * WIDTH))
+
+
+def saved(config: RunConfig, folder: Path) -> None:
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid).engine
+    save_whole(CheckpointSave.start(folder, engine, grid, TrainState(step=1), RunIdentity((4,), {}, {})))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Of one rank."""
+
+    bytes: int
+    opened: Counter[str]
+    """By file."""
+    extra_bytes: int
+    """The most memory of tensors at once, beside those of the model and its optimizer."""
+    owned_bytes: int
+    """Of state that the rank updates."""
+
+
+def read_by_a_resume(config: RunConfig, folder: Path) -> Reading:
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid).engine
+    owned = sum(part.tensor.nbytes for part in engine.held())  # with the moments, which are the optimizer's
+    count, opened = Counter[str](), Counter[str]()
+    preadv, open_file, read_bytes = os.preadv, os.open, Path.read_bytes
+
+    def counting_read(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        done = preadv(descriptor, buffers, offset)
+        count["bytes"] += done
+        return done
+
+    def counting_open(path: Any, *arguments: Any) -> int:
+        opened[Path(path).name] += 1
+        return open_file(path, *arguments)
+
+    def counting_whole(path: Path) -> bytes:
+        data = read_bytes(path)
+        count["bytes"] += len(data) if path.name == METADATA_FILE else 0
+        return data
+
+    checkpoint = checkpoints_folder(folder) / checkpoint_name(1)
+    manifest = read_manifest(checkpoint)
+    before = [value for value in gc.get_objects() if isinstance(value, Tensor)]
+    os.preadv, os.open = counting_read, counting_open  # type: ignore[assignment]
+    Path.read_bytes = counting_whole  # type: ignore[method-assign]
+    try:
+        peak = peak_bytes(lambda: load_checkpoint(checkpoint, manifest, engine, grid, {}, {}), before)
+    finally:
+        os.preadv, os.open = preadv, open_file
+        Path.read_bytes = read_bytes  # type: ignore[method-assign]
+    parallel_state.destroy_model_parallel()
+    return Reading(count["bytes"], opened, peak - peak_bytes(lambda: None, before), owned)
+
+
+READERS: dict[str, tuple[int, dict[str, Any]]] = {
+    "data 4": (4, {"precision": "bf16"}),
+    "pipeline 3 x data 2": (6, {"pipeline": 3}),
+    "tensor 2 x data 2": (4, {"tensor": 2}),
+    "ZeRO-3, data 4": (4, {"zero": {"stage": 3}}),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    run_ranks(saved, 4, wide(pipeline=2), folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_all_ranks_read_the_checkpoint_once_and_hold_nothing_of_it_beside_their_state(name: str, folder: Path) -> None:
+    ranks, parallel = READERS[name]
+    manifest = read_manifest(checkpoints_folder(folder) / checkpoint_name(1))
+    state = sum(record.bytes for file, record in manifest.files.items() if file.endswith(".distcp"))
+    found = run_ranks(read_by_a_resume, ranks, wide(**parallel), folder)
+    together = sum(reading.bytes for reading in found)
+    assert state * 0.9 < together < 1.1 * manifest.bytes
+    for reading in found:
+        assert reading.bytes < 1.1 * reading.owned_bytes + 100_000, "more than its own part"
+        assert reading.extra_bytes <= 4 * WIDTH * WIDTH, "a tensor was held beside the state"
+        assert set(reading.opened.values()) == {1}, "a file was opened twice"
+        assert reading.opened.keys() <= manifest.files.keys()
+    assert len({file for reading in found for file in reading.opened}) == 4
