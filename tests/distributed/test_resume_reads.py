@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 from collections import Counter
@@ -20,6 +21,7 @@ from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.checkpoint.metadata import METADATA_FILE
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import TrainState
 from attnres_train.setup import Setup
@@ -121,3 +123,23 @@ def test_all_ranks_read_the_checkpoint_once_and_hold_nothing_of_it_beside_their_
         assert set(reading.opened.values()) == {1}, "a file was opened twice"
         assert reading.opened.keys() <= manifest.files.keys()
     assert len({file for reading in found for file in reading.opened}) == 4
+
+
+def refused_with_a_bad_disk(config: RunConfig, folder: Path) -> str:
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid).engine
+    if grid.rank == 2:
+
+        def fail(*_: Any) -> int:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        os.preadv = fail
+    checkpoint = checkpoints_folder(folder) / checkpoint_name(1)
+    with pytest.raises(Refused) as refusal:
+        load_checkpoint(checkpoint, read_manifest(checkpoint), engine, grid, {}, {})
+    return str(refusal.value)
+
+
+def test_what_one_rank_cannot_read_is_told_on_all_and_nobody_waits(folder: Path) -> None:
+    told = run_ranks(refused_with_a_bad_disk, 4, wide(tensor=2), folder)
+    assert len(set(told)) == 1 and "cannot be read: rank 2: " in told[0] and "Input/output error" in told[0]

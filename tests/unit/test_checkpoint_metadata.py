@@ -319,6 +319,18 @@ def test_a_pickle_among_the_states_is_refused_by_file_and_type(ours: Path, folde
     assert "weights_only" not in refused and not (folder / "ran").exists()
 
 
+def test_metadata_that_forget_a_piece_or_take_another_for_it_are_refused(ours: Path, folder: Path) -> None:
+    key, other = "second_moment/layers.2.mlp.norm.weight", "weight/layers.1.mlp.branch.linear_fc2.weight"
+    forgetting, exchanging = read_metadata(ours), read_metadata(ours)
+    forgetting.state_dict_metadata[key].chunks.clear()
+    refused = refused_load(resealed(ours, folder, {METADATA_FILE: pickle.dumps(forgetting)}))
+    assert f"cannot be read: rank 0: lacks 32 elements of {key}" in refused
+    places = {index.fqn: index for index in exchanging.storage_data}
+    exchanging.storage_data[places[key]] = exchanging.storage_data[places[other]]
+    refused = refused_load(resealed(ours, folder, {METADATA_FILE: pickle.dumps(exchanging)}))
+    assert f"cannot be read: rank 0: {STATES} holds torch.float32 of shape (32, 48) in the place of" in refused
+
+
 def test_metadata_do_not_lead_out_of_the_folder(ours: Path, folder: Path) -> None:
     """(unslothai/unsloth#6796)"""
     metadata = read_metadata(ours)
