@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def _import(reader: CheckpointReader, engine: Engine, grid: Grid, found: Sequenc
     zero = {difference.tensor for difference in found if difference.allowed_as == "moments"}
     told: str | None = None
     try:
-        with reader.files:
+        with closing(reader.files):
             for part in engine.held():
                 if part.key in zero:
                     part.tensor.zero_()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from attnres_train.checkpoint.manifest import Manifest, read_manifest
 from attnres_train.checkpoint.metadata import read_metadata
-from attnres_train.checkpoint.pieces import PieceFiles, Place
+from attnres_train.checkpoint.pieces import FP32_BYTES, PieceFiles
 from attnres_train.checkpoint.plain import NotPlain
 from attnres_train.checkpoint.runs import Run, runs
 from attnres_train.checkpoint.verify import damages
@@ -22,7 +23,6 @@ from attnres_train.model.sharding import Sharding
 
 NOBODY_KNOWS = "do not use it: nobody knows what it would do"
 ANOTHER = "use another checkpoint of the run"
-_FP32_BYTES = 4
 
 
 class Part(NamedTuple):
@@ -68,7 +68,7 @@ class CheckpointReader:
         sizes = tuple(stored.size) if isinstance(stored, TensorStorageMetadata) else ()
         whole = torch.empty(sizes, dtype=torch.float32)
         try:
-            with self.files:
+            with closing(self.files):
                 self.fill(whole.view(-1), f"{kind}/{name}", Sharding(sizes), slice(0, whole.numel()))
         except NotPlain as reason:
             raise refuse(str(self.folder), f"cannot be read: {reason}", ANOTHER) from reason
@@ -78,7 +78,7 @@ class CheckpointReader:
         """The elements `wanted` of what tensor rank `rank` has of a tensor, in its flat form; padding becomes zero.
 
         Nothing else is read, and into host memory nothing twice: not even of a tensor that other ranks cut otherwise.
-        Files stay open until the context of `files` is left. Raises OSError or NotPlain.
+        Raises OSError or NotPlain. Who asks closes `files`.
         """
         stored = self.metadata.state_dict_metadata.get(key)
         if not isinstance(stored, TensorStorageMetadata):
@@ -90,21 +90,20 @@ class CheckpointReader:
         missing = sum(run.length for run in runs(sharding, rank, ranks, wanted, [0] * len(stored.size), stored.size))
         for chunk in stored.chunks:
             if parts := list(runs(sharding, rank, ranks, wanted, chunk.offsets, chunk.sizes)):
-                self._read(key, chunk, parts, host)
+                self._read(MetadataIndex(key, chunk.offsets), chunk.sizes, parts, host)
                 missing -= sum(run.length for run in parts)
         if missing:
             raise NotPlain(f"lacks {missing} elements of {key}")
         if host is not into:
             into.copy_(host)
 
-    def _read(self, key: str, chunk: ChunkStorageMetadata, parts: Sequence[Run], host: Tensor) -> None:
-        found = (self.metadata.storage_data or {}).get(MetadataIndex(key, chunk.offsets))
+    def _read(self, piece: MetadataIndex, sizes: Sequence[int], parts: Sequence[Run], host: Tensor) -> None:
+        found = (self.metadata.storage_data or {}).get(piece)
         if found is None:
-            raise NotPlain(f"the metadata do not say where {key} lies")
-        begin = self.files.begin(Place(found.relative_path, found.offset, found.length), chunk.sizes)
-        for run in parts:
-            at = begin + _FP32_BYTES * run.there
-            self.files.read(found.relative_path, at, host[run.here : run.here + run.length])
+            raise NotPlain(f"the metadata do not say where {piece.fqn} lies")
+        begin = self.files.begin(found.relative_path, found.offset, found.length, sizes)
+        for here, there, length in parts:
+            self.files.read(found.relative_path, begin + FP32_BYTES * there, host[here : here + length])
 
 
 def described(folder: Path, manifest: Manifest) -> Metadata:

@@ -68,14 +68,10 @@ class ShardedState(ABC):
             elif shard is not None:
                 parts = [part.detach().to(self.grid.device) for part in shard.tensors.values()]
                 leaving += parts  # what was in host memory is a copy that must live until it has gone
-                sends += [dist.isend(part, self._data_ranks[keeper], self.grid.groups.dp) for part in parts]
+                sends += [dist.isend(part, group=self.grid.groups.dp, group_dst=keeper) for part in parts]
         for send in sends:
             assert send is not None, "this rank is in its own data-parallel group"
             send.wait()
-
-    @cached_property
-    def _data_ranks(self) -> list[int]:
-        return dist.get_process_group_ranks(self.grid.groups.dp)
 
     @cached_property
     def _ranges(self) -> Ranges:
@@ -102,7 +98,7 @@ class ShardedState(ABC):
                 assert shard is not None
                 part.copy_(shard.tensors[kind])
             else:
-                dist.recv(part, self._data_ranks[rank], self.grid.groups.dp)
+                dist.recv(part, group=self.grid.groups.dp, group_src=rank)
         return whole.view(logical.shape).cpu()
 
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -21,7 +22,7 @@ from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from attnres_train.checkpoint.metadata import METADATA_FILE, ForeignType, read_metadata
-from attnres_train.checkpoint.pieces import PieceFiles, Place
+from attnres_train.checkpoint.pieces import PieceFiles
 from attnres_train.checkpoint.random_state import random_streams, read_random_state
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.errors import Refused
@@ -176,12 +177,13 @@ def test_what_torch_writes_is_read_as_torch_reads_it(folder: Path) -> None:
     assert found == pickle.loads((folder / METADATA_FILE).read_bytes())
     assert found.state_dict_metadata.keys() == {"a", "empty", "deep.b", "scalar", "number"}
 
-    with PieceFiles(folder, [path.name for path in folder.iterdir()]) as files:
+    files = PieceFiles(folder, [path.name for path in folder.iterdir()])
+    with closing(files):
         for name, value in {"deep.b": torch.zeros(2, 2), **tensors}.items():
             if isinstance(value, torch.Tensor):
                 (place,) = [where for index, where in found.storage_data.items() if index.fqn == name]
                 into = torch.full_like(value, 7)
-                begin = files.begin(Place(place.relative_path, place.offset, place.length), value.shape)
+                begin = files.begin(place.relative_path, place.offset, place.length, value.shape)
                 files.read(place.relative_path, begin, into.view(-1))
                 assert into.equal(value), name
 
