@@ -96,7 +96,7 @@ class DeepSpeedEngine(ShardedState):
         return self._shards.shard(logical)
 
     def restored(self, updates: int) -> None:
-        self.updates = updates
+        super().restored(updates)
         self._shards.count_updates(updates)
         self._shards.refresh_weights()
 

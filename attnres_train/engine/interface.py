@@ -68,9 +68,9 @@ class Engine(StateSource, Protocol):
         """Clip by the global norm and update, or skip where the norm is not finite: all ranks alike."""
 
     def held(self) -> Iterator[StatePart]:
-        """The state that this data-parallel rank updates, and every buffer, as flat views: what is written into them
-        counts from the next `restored` on."""
+        """What this data-parallel rank updates of owned parameters, and every buffer, as flat views: what is written
+        into them counts from the next `restored` on."""
 
     def restored(self, updates: int) -> None:
-        """The state in `held` is that after `updates` steps: weights become the masters, rounded. A collective over the
-        data-parallel ranks."""
+        """The state in `held` is that after `updates` steps: weights become the masters, rounded, and the second copy
+        of a tied table gets the state of the first. A collective over all ranks."""

@@ -94,7 +94,7 @@ class MegatronEngine(ShardedState):
         return Shard(slice(owned.start, owned.end), {MASTER: main, **of_main})
 
     def restored(self, updates: int) -> None:
-        self.updates = updates
+        super().restored(updates)
         for main in self._mains.values():
             self._sharded.optimizer.state[main]["step"] = torch.tensor(float(updates))
         for group in self._sharded.optimizer.param_groups:

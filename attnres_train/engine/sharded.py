@@ -50,7 +50,7 @@ class ShardedState(ABC):
 
     def held(self) -> Iterator[StatePart]:
         for logical in self._logical:
-            if (shard := self.shard(logical)) is not None:
+            if logical.owned and (shard := self.shard(logical)) is not None:
                 for kind in kinds_of(logical.spec):
                     yield StatePart(kind, logical, shard.owned, shard.tensors[kind].detach())
         for logical in self._buffers:
@@ -72,6 +72,27 @@ class ShardedState(ABC):
         for send in sends:
             assert send is not None, "this rank is in its own data-parallel group"
             send.wait()
+
+    def restored(self, updates: int) -> None:
+        self.updates = updates
+        for logical in self._logical:
+            if logical.spec.copies > 1:
+                self._give_to_the_copy(logical)
+
+    @torch.no_grad()
+    def _give_to_the_copy(self, logical: LogicalParameter) -> None:
+        """The state of a tied table from the first stage to the last, which cuts it for its data ranks otherwise."""
+        shard = self.shard(logical)
+        whole = torch.empty(logical.numel, dtype=torch.float32, device=self.grid.device)
+        for kind in kinds_of(logical.spec):
+            if logical.owned:
+                whole.zero_()
+                if shard is not None:
+                    whole[shard.owned] = shard.tensors[kind]
+                dist.all_reduce(whole.view(torch.int32), group=self.grid.groups.dp)  # of each element one rank has bits
+            dist.broadcast(whole, group=self.grid.groups.embd, group_src=0)
+            if not logical.owned and shard is not None:
+                shard.tensors[kind].copy_(whole[shard.owned])
 
     @cached_property
     def _ranges(self) -> Ranges:

@@ -31,12 +31,12 @@ def export_state(engine: Engine) -> dict[str, OptimizerState]:
     held = {part.key: (part.owned, part.tensor) for part in engine.held()}
     states = {}
     for p in engine.parameters():
-        if not p.spec.buffer:
+        if p.owned and not p.spec.buffer:
             tensors = [
                 _whole(engine, p, *held.get(f"{kind.stored}/{p.name}", (None, None))) for kind in kinds_of(p.spec)
             ]
             states[p.name] = OptimizerState(*tensors)
-    return {p.name: states[p.name] for p in engine.parameters() if p.owned and p.name in states}
+    return states
 
 
 def import_state(engine: Engine, states: Mapping[str, OptimizerState], updates: int) -> None:
