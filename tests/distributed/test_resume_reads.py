@@ -21,6 +21,7 @@ from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.checkpoint.pieces import PieceFiles
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.config.run_config import RunConfig
+from attnres_train.engine.sharded import ShardedState
 from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import TrainState
@@ -68,7 +69,10 @@ def bytes_read() -> int:
 def read_by_a_resume(config: RunConfig, folder: Path) -> Reading:
     grid = build_grid(config.parallel, seed=1)
     engine = build_parts(Setup.of(config, grid.world_size, ENTRIES), grid).engine
-    owned = sum(part.tensor.nbytes for part in engine.held())  # with the moments, which are the optimizer's
+    assert isinstance(engine, ShardedState)
+    for p in engine.parameters():
+        engine.shard(p)  # makes the moments, which are the optimizer's
+    owned = sum(part.tensor.nbytes for part in engine.held())
     opened, read = Counter[str](), 0
     restored, began = engine.restored, 0
 
