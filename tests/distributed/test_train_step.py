@@ -128,7 +128,7 @@ def hand_made_update(config: RunConfig, steps: int) -> tuple[float, float, float
     step = engine.step
 
     def keeping(rate: float) -> Any:
-        gradients.update({name: gradient.clone() for name, gradient in gradients(engine).items()})
+        gradients.update({name: gradient.clone() for name, gradient in reduced(engine).items()})
         return step(rate)
 
     engine.step = keeping  # type: ignore[method-assign]
