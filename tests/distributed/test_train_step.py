@@ -18,6 +18,7 @@ from attnres_train.trainer.step import train_step
 from tests.distributed.loop import SyntheticValidation
 from tests.distributed.ranks import run_ranks
 from tests.distributed.state import export_state
+from tests.distributed.state import gradients as reduced
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, step_batches, tiny_config
 from tests.distributed.training import SyntheticLoader, build_tiny
 
