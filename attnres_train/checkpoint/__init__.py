@@ -8,8 +8,10 @@ choose.py        the newest whole one, agreed on by all ranks
 fit.py           whether it is of this model, tokenizer and corpus, and what may differ
 save.py          write aside, vote, publish
 load.py          continue from it
-reader.py        its tensors one at a time, in a plain process
-sharded.py       optimizer states under logical names, in torch's and megatron-core's distributed format
+reader.py        its tensors one at a time, or ranges of them; in a plain process, too
+runs.py          which elements of a file are those of a range
+pieces.py        elements out of files, without what stands beside them
+sharded.py       writing optimizer states under logical names in torch's and megatron-core's distributed format
 metadata.py      reading that format's metadata without running what is in it
 plain.py         what torch's safe mode does not load, in words
 random_state.py  the random streams of each rank

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.data.continuation import other_bytes, what_changed
-from attnres_train.engine.kinds import MASTER, MOMENTS
+from attnres_train.engine.kinds import BUFFER, MASTER, MOMENTS
 from attnres_train.errors import Problem
 
 # Keys of the model that say how it is started, padded or computed, not what it computes.
@@ -146,6 +146,8 @@ def _tensors(manifest: Manifest, mine: Mapping[str, Shape]) -> Iterator[Differen
 
 def _parts(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
     for name in sorted(manifest.tensors.keys() & mine.keys()):
+        if f"{BUFFER.stored}/{name}" in stored_parts:
+            continue
         if f"{MASTER.stored}/{name}" not in stored_parts:
             yield Difference(Problem(name, "the manifest names it, the files lack its weight", _ANOTHER), None, name)
         for kind in MOMENTS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,8 @@ from attnres_train.checkpoint.random_state import (
     read_random_state,
     set_random_state,
 )
-from attnres_train.checkpoint.reader import ANOTHER, NOBODY_KNOWS, described
-from attnres_train.checkpoint.sharded import (
-    SMALL_FILES,
-    CheckpointFailure,
-    check_small_files,
-    load_states,
-    whole_tensors,
-)
+from attnres_train.checkpoint.reader import ANOTHER, NOBODY_KNOWS, CheckpointReader, described
+from attnres_train.checkpoint.sharded import SMALL_FILES, check_small_files, whole_tensors
 from attnres_train.engine.interface import Engine
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.parallel.grid import Grid
@@ -47,14 +42,14 @@ def load_checkpoint(
 
     Raises Refused, listing every difference, where it does not fit.
     """
-    parts = set(described(folder, manifest).state_dict_metadata)
+    reader = CheckpointReader(folder, manifest, described(folder, manifest))
     streams = _read_together(folder, manifest, grid)
     shapes = {name: record.shape for name, record in whole_tensors(engine.parameters(), grid).items()}
-    found = differences(manifest, parts, shapes, fingerprints, settings)
+    found = differences(manifest, set(reader.metadata.state_dict_metadata), shapes, fingerprints, settings)
     refused = [difference for difference in found if difference.allowed_as not in allow]
     if refused:
         raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in told(refused)])
-    _import(folder, manifest, engine, grid, found)
+    _import(reader, engine, grid, found)
     if streams is not None:
         set_random_state(streams)
     fields = {name: getattr(manifest, name) for name in TrainState().as_dict()}
@@ -100,16 +95,27 @@ def _try_streams(streams: dict[str, Tensor], name: str) -> None:
         set_random_state(before)
 
 
-def _import(folder: Path, manifest: Manifest, engine: Engine, grid: Grid, found: Sequence[Difference]) -> None:
-    """Give the engine what the checkpoint has; the rest stays as it was made."""
+def _import(reader: CheckpointReader, engine: Engine, grid: Grid, found: Sequence[Difference]) -> None:
+    """Give the engine what the checkpoint has, each rank reading its own part; the rest stays as it was made."""
     missing = {difference.tensor for difference in found if difference.allowed_as == "missing"}
-    zero = {difference.tensor for difference in found if difference.allowed_as == "moments" and difference.tensor}
-    stored = [p for p in engine.parameters() if p.name not in missing]
+    zero = {difference.tensor for difference in found if difference.allowed_as == "moments"}
+    told: str | None = None
     try:
-        states = load_states(folder, manifest.files, stored, grid, without=zero)
-    except CheckpointFailure as failure:
-        raise refuse(str(folder), f"cannot be read: {failure}", ANOTHER) from failure
-    engine.import_state(states, manifest.optimizer_updates)
+        with closing(reader.files):
+            for part in engine.held():
+                if part.key in zero:
+                    part.tensor.zero_()
+                elif part.logical.name not in missing:
+                    sharding, ranks = part.logical.sharding, grid.parallel.tensor
+                    reader.fill(part.tensor, part.key, sharding, part.owned, grid.tensor_rank, ranks)
+    except Exception as error:  # damaged bytes can say anything, and every rank must be told
+        what = str(error) if isinstance(error, NotPlain) else f"{type(error).__name__}: {error}"
+        told = f"rank {grid.rank}: {what}"
+    everybody: list[str | None] = [None] * grid.world_size
+    dist.all_gather_object(everybody, told, group=grid.control)
+    if failures := [text for text in everybody if text is not None]:
+        raise refuse(str(reader.folder), f"cannot be read: {'; '.join(failures)}", ANOTHER)
+    engine.restored(reader.manifest.optimizer_updates)
 
 
 def _same_grid(manifest: Manifest, grid: Grid) -> bool:

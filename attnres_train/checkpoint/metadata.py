@@ -11,16 +11,10 @@ import io
 import pickle
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
-from torch.futures import Future
-
-from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 
 METADATA_FILE = ".metadata"
 _DESCRIPTIONS = {
@@ -55,34 +49,6 @@ class DescriptionUnpickler(pickle.Unpickler):
         if name not in _DESCRIPTIONS.get(known, ()):
             raise ForeignType(f"the foreign type {module}.{name}")
         return super().find_class(known, name)
-
-
-class SafeReader(dcp.FileSystemReader):
-    """torch's reader of `.distcp` files, whose tensors it reads in torch's safe mode, with metadata read safely.
-
-    It opens only `files`, those of the manifest, which have been held against their checksums; None: all in the folder.
-    """
-
-    def __init__(self, folder: Path, files: Collection[str] | None = None):
-        super().__init__(folder)
-        self._files = files
-
-    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
-        return read_metadata(Path(self.path), self._files)
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """File by file, so that a failure names its file. Raises NotPlain."""
-        by_file: dict[str, list[ReadItem]] = {}
-        for item in plan.items:
-            by_file.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
-        for name, items in by_file.items():
-            try:
-                super().read_data(replace(plan, items=items), planner).wait()
-            except Exception as error:
-                raise NotPlain(f"{name} {why_not_loaded(error)}") from error
-        done: Future[None] = Future()
-        done.set_result(None)
-        return done
 
 
 def read_metadata(folder: Path, files: Collection[str] | None = None) -> Metadata:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from attnres_train.checkpoint.manifest import Manifest, read_manifest
-from attnres_train.checkpoint.metadata import SafeReader, read_metadata
+from attnres_train.checkpoint.metadata import read_metadata
+from attnres_train.checkpoint.pieces import FP32_BYTES, PieceFiles
 from attnres_train.checkpoint.plain import NotPlain
+from attnres_train.checkpoint.runs import Run, runs
 from attnres_train.checkpoint.verify import damages
 from attnres_train.errors import Problem, Refused, refuse
+from attnres_train.model.sharding import Sharding
 
 NOBODY_KNOWS = "do not use it: nobody knows what it would do"
 ANOTHER = "use another checkpoint of the run"
@@ -32,13 +34,12 @@ class Part(NamedTuple):
     """fp32, in host memory, without padding."""
 
 
-@dataclass(frozen=True)
 class CheckpointReader:
     """The tensors in the folder of one checkpoint: each is read when it is asked for, and none is kept."""
 
-    folder: Path
-    manifest: Manifest
-    metadata: Metadata
+    def __init__(self, folder: Path, manifest: Manifest, metadata: Metadata):
+        self.folder, self.manifest, self.metadata = folder, manifest, metadata
+        self.files = PieceFiles(folder, manifest.files)
 
     @classmethod
     def open(cls, folder: Path, *, verify: bool = True) -> CheckpointReader:
@@ -63,20 +64,46 @@ class CheckpointReader:
 
         Raises Refused where the checkpoint lacks it, or where its bytes are not plain tensors.
         """
-        key = f"{kind}/{name}"
-        stored = self.metadata.state_dict_metadata.get(key)
-        if not isinstance(stored, TensorStorageMetadata):
-            raise refuse(str(self.folder), f"has no {key}", ANOTHER)
-        whole = torch.empty(stored.size, dtype=torch.float32)
-        planner, reader = DefaultLoadPlanner(), SafeReader(self.folder, self.manifest.files)
-        planner.set_up_planner({key: whole}, self.metadata, is_coordinator=True)
-        reader.set_up_storage_reader(self.metadata, is_coordinator=True)
-        plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
+        stored = self.metadata.state_dict_metadata.get(f"{kind}/{name}")
+        sizes = tuple(stored.size) if isinstance(stored, TensorStorageMetadata) else ()
+        whole = torch.empty(sizes, dtype=torch.float32)
         try:
-            reader.read_data(plan, planner).wait()
+            with closing(self.files):
+                self.fill(whole.view(-1), f"{kind}/{name}", Sharding(sizes), slice(0, whole.numel()))
         except NotPlain as reason:
             raise refuse(str(self.folder), f"cannot be read: {reason}", ANOTHER) from reason
         return whole
+
+    def fill(self, into: Tensor, key: str, sharding: Sharding, wanted: slice, rank: int = 0, ranks: int = 1) -> None:
+        """The elements `wanted` of what tensor rank `rank` has of a tensor, in its flat form; padding becomes zero.
+
+        Nothing else is read, and into host memory nothing twice: not even of a tensor that other ranks cut otherwise.
+        Raises OSError or NotPlain. Who asks closes `files`.
+        """
+        stored = self.metadata.state_dict_metadata.get(key)
+        if not isinstance(stored, TensorStorageMetadata):
+            raise NotPlain(f"has no {key}")
+        if tuple(stored.size) != sharding.shape:
+            raise NotPlain(f"{key} has shape {tuple(stored.size)} in the metadata, {sharding.shape} in the manifest")
+        host = into if into.device.type == "cpu" else torch.empty(into.shape, dtype=torch.float32)
+        host.zero_()
+        missing = sum(run.length for run in runs(sharding, rank, ranks, wanted, [0] * len(stored.size), stored.size))
+        for chunk in stored.chunks:
+            if parts := list(runs(sharding, rank, ranks, wanted, chunk.offsets, chunk.sizes)):
+                self._read(MetadataIndex(key, chunk.offsets), chunk.sizes, parts, host)
+                missing -= sum(run.length for run in parts)
+        if missing:
+            raise NotPlain(f"lacks {missing} elements of {key}")
+        if host is not into:
+            into.copy_(host)
+
+    def _read(self, piece: MetadataIndex, sizes: Sequence[int], parts: Sequence[Run], host: Tensor) -> None:
+        found = (self.metadata.storage_data or {}).get(piece)
+        if found is None:
+            raise NotPlain(f"the metadata do not say where {piece.fqn} lies")
+        begin = self.files.begin(found.relative_path, found.offset, found.length, sizes)
+        for here, there, length in parts:
+            self.files.read(found.relative_path, begin + FP32_BYTES * there, host[here : here + length])
 
 
 def described(folder: Path, manifest: Manifest) -> Metadata:

@@ -17,7 +17,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import ENOENT
 from importlib.metadata import version
@@ -44,8 +44,7 @@ from attnres_train.checkpoint.random_state import random_streams, save_random_st
 from attnres_train.checkpoint.sharded import PendingStates, whole_tensors
 from attnres_train.checkpoint.verify import damages
 from attnres_train.durable import flush_folder
-from attnres_train.engine.interface import OptimizerState, StateSource
-from attnres_train.engine.kinds import KINDS
+from attnres_train.engine.interface import StatePart, StateSource
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
 
@@ -105,8 +104,8 @@ class CheckpointSave:
         failure = _make_room(checkpoints, partial, notes) if grid.keeps_run else None
         vote(grid, failure, partial)
         manifest = _manifest(engine, grid, state, identity)
-        states = engine.export_share()
-        pending = PendingStates(partial, engine.parameters(), states, grid)
+        states = list(engine.share())
+        pending = PendingStates(partial, states, grid)
         published = checkpoints / checkpoint_name(state.step)
         save = cls(grid, state, partial, published, manifest, pending, random_streams(), notes)
         # A daemon: a run that fails meanwhile need not wait for it.
@@ -160,7 +159,7 @@ class CheckpointSave:
             # Where even the list of them cannot be read, the log has it, and the run goes on.
             _in_words(lambda: self.notes.extend(keep_newest(self.published.parent, keep, upto=self.state.step)))
 
-    def _write(self, states: Mapping[str, OptimizerState]) -> None:
+    def _write(self, states: Sequence[StatePart]) -> None:
         """This rank's part, in the thread."""
         failure = _in_words(lambda: self._write_part(states))
         self._failure = None if failure is None else f"{self.grid}: {failure}"
@@ -169,10 +168,10 @@ class CheckpointSave:
             damage = _in_words(self._read_back)
             self._damage = None if damage is None else f"{self.grid}: {damage}"
 
-    def _write_part(self, states: Mapping[str, OptimizerState]) -> None:
-        for name, part in states.items():
-            if not all(_is_finite(kind.of(part)) for kind in KINDS):
-                raise ValueError(f"{name} or its optimizer state is not finite")
+    def _write_part(self, states: Sequence[StatePart]) -> None:
+        for part in states:
+            if not _is_finite(part.tensor):
+                raise ValueError(f"{part.logical.name} or its optimizer state is not finite")
         self._records = {**self.pending.write(), **save_random_state(self.partial, self.streams, self.grid.rank)}
 
     def _read_back(self) -> None:

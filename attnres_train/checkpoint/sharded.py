@@ -1,7 +1,7 @@
-"""Optimizer states as megatron-core `ShardedTensor`s under logical names, written and read by its dist_checkpointing.
+"""Optimizer states as megatron-core `ShardedTensor`s under logical names, written in its dist_checkpointing's format.
 
 One format for every grid: `weight/<name>`, `first_moment/<name>`, `second_moment/<name>`, each fp32 and in the
-whole model's shape. The fp32 weight is the master; a bf16 model's weights are its rounding.
+whole model's shape, or `buffer/<name>`. The fp32 weight is the master; a bf16 model's weights are its rounding.
 
 Files are torch's `.distcp`, described by megatron-core's `torch_dist` metadata. The strategies that megatron-core
 0.16.1 ships are not used: its writer forks and starts a manager by spawn (seconds a save, a hang without a `__main__`
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -25,27 +25,21 @@ from megatron.core.dist_checkpointing import ShardedTensor
 from megatron.core.dist_checkpointing.core import CONFIG_FNAME, CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.strategies.common import COMMON_STATE_FNAME
 from megatron.core.dist_checkpointing.strategies.torch import (
-    MCoreLoadPlanner,
     MCoreSavePlanner,
-    _replace_sharded_keys_with_state_dict_keys,
     _replace_state_dict_keys_with_sharded_keys,
-    _unwrap_pyt_sharded_tensor,
     mcore_to_pyt_state_dict,
 )
 from megatron.core.dist_checkpointing.validation import determine_global_metadata, validate_sharding_integrity
-from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from attnres_train.checkpoint.checksum import FileRecord, record_of, written
 from attnres_train.checkpoint.manifest import TensorRecord
-from attnres_train.checkpoint.metadata import METADATA_FILE, SafeReader
+from attnres_train.checkpoint.metadata import METADATA_FILE
 from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 from attnres_train.durable import flush_file
-from attnres_train.engine.interface import OptimizerState
-from attnres_train.engine.kinds import KINDS
+from attnres_train.engine.interface import StatePart
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.parallel.grid import Grid
 
@@ -53,15 +47,13 @@ from attnres_train.parallel.grid import Grid
 class PendingStates:
     """States on their way to disk: planned by all ranks together, then written by each alone, in any thread."""
 
-    def __init__(
-        self, folder: Path, parameters: Sequence[LogicalParameter], states: Mapping[str, OptimizerState], grid: Grid
-    ):
+    def __init__(self, folder: Path, states: Sequence[StatePart], grid: Grid):
         """Plan; a collective. `states` must not change until they are written."""
         self._grid, self._writer = grid, CheckedWriter(folder)
         self._planner = MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
         self._metadata: Metadata | None = None
         self._results: list[WriteResult] = []
-        self._plan = self._agree(_torch_state_dict(parameters, states, grid))
+        self._plan = self._agree(_torch_state_dict(states, grid))
 
     def _agree(self, state_dict: dict[str, Any]) -> SavePlan:
         """torch's protocol: every rank's plan, made one by rank 0, and each rank's part of it back."""
@@ -154,68 +146,6 @@ class CheckedWriter(dcp.FileSystemWriter):
         self.records[Path(path).name] = stream.record
 
 
-def load_states(
-    folder: Path,
-    files: Collection[str],
-    parameters: Sequence[LogicalParameter],
-    grid: Grid,
-    *,
-    without: Collection[str] = (),
-) -> dict[str, OptimizerState]:
-    """Read what this rank holds of every parameter in `parameters`, from `files` in `folder`; a collective.
-
-    `without` has keys such as `first_moment/NAME` that are zero instead. Loading runs no code.
-    """
-    whole = {f"{kind.stored}/{p.name}": torch.zeros(p.shape, dtype=torch.float32) for p in parameters for kind in KINDS}
-    sharded = {
-        f"{kind.stored}/{p.name}/{index}": piece
-        for p in parameters
-        for kind in KINDS
-        if f"{kind.stored}/{p.name}" not in without
-        for index, piece in enumerate(_pieces(f"{kind.stored}/{p.name}", p, whole[f"{kind.stored}/{p.name}"], grid))
-    }
-    loaded = _read(folder, files, sharded)
-    for p in parameters:
-        for kind in KINDS:
-            key = f"{kind.stored}/{p.name}"
-            for index, piece in enumerate(p.sharding.pieces(grid.tensor_rank, grid.parallel.tensor)):
-                if key not in without:
-                    _local(whole[key], p, piece.local).copy_(loaded[f"{key}/{index}"])
-    return {p.name: OptimizerState(*(whole[f"{kind.stored}/{p.name}"] for kind in KINDS)) for p in parameters}
-
-
-def _read(folder: Path, files: Collection[str], sharded: dict[str, ShardedTensor]) -> dict[str, Tensor]:
-    """The pieces, filled from `folder`: what megatron-core's own strategy does, through a reader that runs no code."""
-    by_key, flat, renamed = _replace_state_dict_keys_with_sharded_keys(sharded)
-    state_dict = mcore_to_pyt_state_dict(by_key, True)
-    with _failures_in_words():
-        dcp.load(
-            state_dict,
-            storage_reader=SafeReader(folder, files),
-            planner=MCoreLoadPlanner(shapes_validation_sharded_tensors=list(sharded.values())),
-        )
-    found = {key: _unwrap_pyt_sharded_tensor(value) for key, value in state_dict.items()}
-    return _replace_sharded_keys_with_state_dict_keys(found, flat, renamed)
-
-
-class CheckpointFailure(Exception):
-    """Files of a checkpoint could not be written or read; the message names rank and reason."""
-
-
-@contextmanager
-def _failures_in_words() -> Iterator[None]:
-    """torch raises a `CheckpointException` on every rank, which is no `Exception` and holds each rank's traceback."""
-    try:
-        yield
-    except CheckpointException as failure:
-        told = [f"rank {rank}: {_told(cause)}" for rank, (cause, _) in failure.failures.items()]
-        raise CheckpointFailure("; ".join(told)) from failure
-
-
-def _told(cause: BaseException) -> str:
-    return str(cause) if isinstance(cause, NotPlain) else f"{type(cause).__name__}: {cause}"
-
-
 def whole_tensors(parameters: Sequence[LogicalParameter], grid: Grid) -> dict[str, TensorRecord]:
     """Every parameter of the whole model, by name, gathered from all ranks."""
     mine = {p.name: TensorRecord(tuple(p.sharding.shape), "float32", p.spec.decays) for p in parameters}
@@ -224,28 +154,23 @@ def whole_tensors(parameters: Sequence[LogicalParameter], grid: Grid) -> dict[st
     return dict(sorted((name, record) for part in everybody for name, record in part.items()))
 
 
-def _local(tensor: Tensor, p: LogicalParameter, rows: slice) -> Tensor:
-    """The part of a rank's tensor that one piece covers."""
-    return tensor if p.sharding.axis is None else tensor[(*(slice(None),) * p.sharding.axis, rows)]
-
-
-def _pieces(key: str, p: LogicalParameter, tensor: Tensor, grid: Grid) -> list[ShardedTensor]:
+def _pieces(part: StatePart, grid: Grid) -> list[ShardedTensor]:
     """This rank's pieces of one logical tensor. Copies on other tensor ranks are replicas; one of them is written."""
-    held_by_all_tensor_ranks = p.sharding.axis is None
-    replica = (0, grid.tensor_rank if held_by_all_tensor_ranks else 0, 0)
+    sharding = part.logical.sharding
+    replica = (0, grid.tensor_rank if sharding.axis is None else 0, 0)
     pieces = []
-    for piece in p.sharding.pieces(grid.tensor_rank, grid.parallel.tensor):
-        local = _local(tensor, p, piece.local).contiguous().cpu()
-        offset = [0] * len(p.sharding.shape)
-        if p.sharding.axis is not None:
-            offset[p.sharding.axis] = piece.logical.start
+    for piece in sharding.pieces(grid.tensor_rank, grid.parallel.tensor):
+        local, offset = part.tensor, [0] * len(sharding.shape)
+        if sharding.axis is not None:
+            local = local[(*(slice(None),) * sharding.axis, piece.local)]
+            offset[sharding.axis] = piece.logical.start
         pieces.append(
             ShardedTensor(
-                key=key,
-                data=local,
+                key=part.key,
+                data=local.contiguous(),
                 dtype=local.dtype,
                 local_shape=tuple(local.shape),
-                global_shape=p.sharding.shape,
+                global_shape=sharding.shape,
                 global_offset=tuple(offset),
                 # Pieces differ in length where a padded vocabulary is cut, so there is no regular grid.
                 axis_fragmentations=None,
@@ -255,17 +180,9 @@ def _pieces(key: str, p: LogicalParameter, tensor: Tensor, grid: Grid) -> list[S
     return pieces
 
 
-def _torch_state_dict(
-    parameters: Sequence[LogicalParameter], states: Mapping[str, OptimizerState], grid: Grid
-) -> dict[str, Any]:
+def _torch_state_dict(states: Sequence[StatePart], grid: Grid) -> dict[str, Any]:
     """The pieces that this rank holds, as torch's planner wants them."""
-    sharded = {
-        f"{kind.stored}/{p.name}/{index}": piece
-        for p in parameters
-        if p.name in states
-        for kind in KINDS
-        for index, piece in enumerate(_pieces(f"{kind.stored}/{p.name}", p, kind.of(states[p.name]), grid))
-    }
+    sharded = {f"{part.key}/{index}": piece for part in states for index, piece in enumerate(_pieces(part, grid))}
     validate_sharding_integrity(determine_global_metadata(sharded)[1])
     by_key, _flat, _renamed = _replace_state_dict_keys_with_sharded_keys(sharded, True)
     return mcore_to_pyt_state_dict(by_key, is_loading=False)

@@ -1,8 +1,8 @@
 """Who owns gradients and optimizer state.
 
 interface.py           what the trainer asks of an engine
-kinds.py               what is kept of every parameter, in one table
-sharded.py             whole tensors from the ranges that data-parallel ranks hold, for either engine
+kinds.py               what is kept of every parameter and buffer, in one function
+sharded.py             state of which every data-parallel rank holds ranges: shown, shared out, for either engine
 megatron.py            megatron-core's DistributedDataParallel and DistributedOptimizer
 deepspeed.py           DeepSpeed's ZeRO-1, -2, -3
 deepspeed_shards.py    where DeepSpeed keeps each parameter's range of masters, moments and gradients

@@ -17,7 +17,7 @@ does not work under a schedule that runs backward itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,17 +28,17 @@ from attnres_train.engine.config import DeepSpeedSection
 from attnres_train.engine.deepspeed_patches import import_deepspeed
 from attnres_train.engine.deepspeed_settings import deepspeed_settings
 from attnres_train.engine.deepspeed_shards import GroupShards, ParameterShards, ZeroShards
-from attnres_train.engine.interface import OptimizerState, Update
+from attnres_train.engine.interface import Update
 from attnres_train.engine.mpu import GridMpu
-from attnres_train.engine.sharded import Gatherer
+from attnres_train.engine.sharded import Shard, ShardedState
 from attnres_train.model.layer import ReadsDepth
-from attnres_train.model.parameters import LogicalParameter, logical_parameters
+from attnres_train.model.parameters import LogicalParameter
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
 from attnres_train.parallel.grid import Grid
 
 
-class DeepSpeedEngine:
+class DeepSpeedEngine(ShardedState):
     """Masters and moments, with `zero_stage` 2 gradients, with 3 weights, divided over the data-parallel ranks."""
 
     def __init__(
@@ -49,10 +49,8 @@ class DeepSpeedEngine:
         grid: Grid,
         micro_batch_size: int,
     ):
-        self.grid = grid
+        super().__init__(stages, grid)
         self.optimizer_config = optimizer
-        self.updates = 0
-        self._logical = [p for stage in stages for p in logical_parameters(stage)]
         whole = stages[0] if len(stages) == 1 else nn.ModuleList(stages)
         deepspeed = import_deepspeed()
         if settings.zero_stage == 3:
@@ -66,7 +64,6 @@ class DeepSpeedEngine:
         )
         zero = self._deepspeed.optimizer
         self._shards: ZeroShards = ParameterShards(zero) if settings.zero_stage == 3 else GroupShards(zero)
-        self._gatherer = Gatherer(self._shards, self._logical, grid)
         self._chunks: list[nn.Module] = list(stages)
         if settings.zero_stage > 1:
             (stage,) = stages
@@ -77,9 +74,6 @@ class DeepSpeedEngine:
     @property
     def chunks(self) -> Sequence[nn.Module]:
         return self._chunks
-
-    def parameters(self) -> Sequence[LogicalParameter]:
-        return self._logical
 
     def zero_grad(self) -> None:
         self._shards.forget_gradients()
@@ -98,20 +92,12 @@ class DeepSpeedEngine:
         self.updates += 1
         return Update(grad_norm, applied=True)
 
-    def gradients(self) -> Mapping[str, Tensor]:
-        return self._gatherer.gradients()
+    def shard(self, logical: LogicalParameter) -> Shard | None:
+        return self._shards.shard(logical)
 
-    def export_state(self) -> Mapping[str, OptimizerState]:
-        return self._gatherer.states()
-
-    def export_share(self) -> Mapping[str, OptimizerState]:
-        return self._gatherer.share()
-
-    def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
-        self.updates = updates
-        for logical in self._logical:
-            if logical.name in states:
-                self._shards.set_state(logical, states[logical.name], updates)
+    def restored(self, updates: int) -> None:
+        super().restored(updates)
+        self._shards.count_updates(updates)
         self._shards.refresh_weights()
 
     def finalize(self, chunks: list[nn.Module], num_tokens: Tensor | None, /, **groups: Any) -> None:
@@ -163,7 +149,7 @@ class DeepSpeedEngine:
             shard.mul_(factor)
 
     def _own_gradients(self) -> list[tuple[LogicalParameter, Tensor]]:
-        owned = [p for p in self._logical if self._shards.owned_range(p) is not None]
+        owned = [p for p in self._logical if self._shards.place(p) is not None]
         return [(p, self._shards.gradient(p)) for p in owned]
 
 
@@ -186,7 +172,7 @@ def _adamw(logical: Sequence[LogicalParameter], config: OptimizerConfig, on_host
     Groups are of one dtype, as ZeRO's partitions must be. The first is bf16 where one is: by that DeepSpeed tells that
     gradients are not accumulated in their own dtype.
     """
-    groups: dict[tuple[bool, torch.dtype], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, torch.dtype], list[Tensor]] = {}
     for p in logical:
         groups.setdefault((p.spec.decays, p.parameter.dtype), []).append(p.parameter)
     return torch.optim.AdamW(

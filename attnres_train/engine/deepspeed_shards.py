@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnres_train.engine.interface import OptimizerState
-from attnres_train.engine.kinds import KINDS, MASTER, MOMENTS, Kind
+from attnres_train.engine.kinds import MASTER
+from attnres_train.engine.sharded import Shard, moments
 from attnres_train.model.parameters import LogicalParameter
 
 
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class ZeroShards(ABC):
-    """`Shards` (sharded.py) of one of DeepSpeed's ZeRO optimizers, and how its gradients come and go."""
+    """The shards (sharded.py) of one of DeepSpeed's ZeRO optimizers, and how its gradients come and go."""
 
     def __init__(self, zero: Any):
         self.zero = zero
@@ -56,30 +56,18 @@ class ZeroShards(ABC):
     def refresh_weights(self) -> None:
         """The model's weights from the masters. A collective over the data-parallel ranks."""
 
-    def owned_range(self, logical: LogicalParameter) -> slice | None:
-        place = self.place(logical)
-        return None if place is None else place.owned
-
-    def shard(self, logical: LogicalParameter) -> dict[Kind, Tensor]:
-        place = self.place(logical)
-        assert place is not None, f"this rank holds no part of {logical.name}"
-        master = self.masters()[place.partition]
-        slot = self.zero.optimizer.state[master]
-        moments = {kind: slot[kind.slot] if kind.slot in slot else torch.zeros_like(master) for kind in MOMENTS}
-        return {kind: flat.detach()[place.inside] for kind, flat in {MASTER: master, **moments}.items()}
-
-    def set_state(self, logical: LogicalParameter, state: OptimizerState, updates: int) -> None:
+    def shard(self, logical: LogicalParameter) -> Shard | None:
         place = self.place(logical)
         if place is None:
-            return
+            return None
         master = self.masters()[place.partition]
-        slot = self.zero.optimizer.state[master]
-        for kind in MOMENTS:
-            if kind.slot not in slot:
-                slot[kind.slot] = torch.zeros_like(master, requires_grad=False)
-        slot["step"] = torch.tensor(float(updates))
-        for kind in KINDS:
-            self.shard(logical)[kind].copy_(kind.of(state).reshape(-1)[place.owned])
+        flat = {MASTER: master, **moments(self.zero.optimizer.state[master], master)}
+        return Shard(place.owned, {kind: tensor.detach()[place.inside] for kind, tensor in flat.items()})
+
+    def count_updates(self, updates: int) -> None:
+        """Have the optimizer go on as after `updates` steps."""
+        for master in self.masters():
+            self.zero.optimizer.state[master]["step"] = torch.tensor(float(updates))
 
 
 class GroupShards(ZeroShards):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from attnres_train.engine.kinds import Kind
 from attnres_train.model.parameters import LogicalParameter
 
 
@@ -19,13 +20,20 @@ class Update:
     applied: bool
 
 
-@dataclass(frozen=True)
-class OptimizerState:
-    """One parameter's state, a tensor of each of KINDS (kinds.py): fp32 and shaped like the rank's whole parameter."""
+class StatePart(NamedTuple):
+    """One kind of the state of one parameter, or of a buffer: the elements that a rank has of it."""
 
-    master: Tensor
-    first_moment: Tensor
-    second_moment: Tensor
+    kind: Kind
+    logical: LogicalParameter
+    owned: slice
+    """Which they are in the flat form of the rank's tensor."""
+    tensor: Tensor
+    """fp32; flat, or of the shape of the rank's tensor where it is all of it."""
+
+    @property
+    def key(self) -> str:
+        """Its name in a checkpoint."""
+        return f"{self.kind.stored}/{self.logical.name}"
 
 
 class StateSource(Protocol):
@@ -36,11 +44,11 @@ class StateSource(Protocol):
         """Optimizer steps applied so far."""
 
     def parameters(self) -> Sequence[LogicalParameter]:
-        """The logical parameters of all chunks of this rank."""
+        """The logical parameters of all chunks of this rank, and then their buffers."""
 
-    def export_share(self) -> Mapping[str, OptimizerState]:
-        """Weights and moments by logical name, each parameter on one of the data-parallel ranks alone, in host memory
-        that nobody else changes: what that rank saves. A collective over them."""
+    def share(self) -> Iterator[StatePart]:
+        """What this rank saves, one whole tensor at a time, in host memory that nobody else changes: each parameter on
+        one of the data-parallel ranks alone. A collective over them, which all must follow to the end."""
 
 
 class Engine(StateSource, Protocol):
@@ -59,14 +67,10 @@ class Engine(StateSource, Protocol):
     def step(self, learning_rate: float) -> Update:
         """Clip by the global norm and update, or skip where the norm is not finite: all ranks alike."""
 
-    def gradients(self) -> Mapping[str, Tensor]:
-        """The fp32 gradients of the rank's owned parameters by logical name, reduced, before clipping."""
+    def held(self) -> Iterator[StatePart]:
+        """What this data-parallel rank updates of owned parameters, and every buffer, as flat views: what is written
+        into them counts from the next `restored` on."""
 
-    def export_state(self) -> Mapping[str, OptimizerState]:
-        """Weights and moments by logical name; a collective over the data-parallel ranks."""
-
-    def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
-        """Set weights, masters and moments, and the number of updates they have seen.
-
-        A parameter that `states` lacks stays as it is.
-        """
+    def restored(self, updates: int) -> None:
+        """The state in `held` is that after `updates` steps: weights become the masters, rounded, and the second copy
+        of a tied table gets the state of the first. A collective over all ranks."""

@@ -1,37 +1,32 @@
-"""What is kept of every parameter, in one table that engines, checkpoints and the plan read. No torch here."""
+"""What is kept of every tensor of the model: one function, for engines, checkpoints and the plan. No torch here."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from attnres_train.model.tensors import TensorSpec
 
 
 class Kind(NamedTuple):
-    """One of the tensors that are the state of a parameter, each fp32 and of its shape."""
+    """One of the tensors that are the state of a parameter or of a buffer, each fp32 and of its shape."""
 
-    attribute: str
-    """Of `OptimizerState`."""
+    words: str
     stored: str
     """Before the name of the parameter in a checkpoint: `first_moment/head.norm.weight`."""
-    slot: str
-    """What torch's AdamW, which both engines run, calls it; `param` is the fp32 master itself."""
-
-    @property
-    def words(self) -> str:
-        return self.attribute.replace("_", " ")
-
-    def of(self, state: Any) -> Tensor:
-        """This tensor of an `OptimizerState`."""
-        tensor: Tensor = getattr(state, self.attribute)
-        return tensor
+    slot: str = ""
+    """What torch's AdamW, which both engines run, calls a moment."""
 
 
-MASTER = Kind("master", "weight", "param")
+MASTER = Kind("master", "weight")
 MOMENTS = (
-    Kind("first_moment", "first_moment", "exp_avg"),
-    Kind("second_moment", "second_moment", "exp_avg_sq"),
+    Kind("first moment", "first_moment", "exp_avg"),
+    Kind("second moment", "second_moment", "exp_avg_sq"),
 )
+BUFFER = Kind("buffer", "buffer")
 KINDS = (MASTER, *MOMENTS)
-"""In the order of the fields of `OptimizerState`."""
+"""Of a parameter that AdamW trains."""
+
+
+def kinds_of(spec: TensorSpec) -> tuple[Kind, ...]:
+    """What is kept of the tensor. Who adds an optimizer with other moments lets it choose here."""
+    return (BUFFER,) if spec.buffer else KINDS

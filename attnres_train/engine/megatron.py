@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,19 +19,16 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from attnres_train.engine.interface import OptimizerState, Update
-from attnres_train.engine.kinds import MASTER, MOMENTS, Kind
-from attnres_train.engine.sharded import Gatherer
-from attnres_train.model.parameters import LogicalParameter, logical_parameters
+from attnres_train.engine.interface import Update
+from attnres_train.engine.kinds import MASTER
+from attnres_train.engine.sharded import Shard, ShardedState, moments
+from attnres_train.model.parameters import LogicalParameter
 from attnres_train.model.stage import StageModel
 from attnres_train.optim.config import OptimizerConfig
 from attnres_train.parallel.grid import Grid
 
-MAIN_GRADIENT = "main_grad"
-"""Where megatron-core's DistributedDataParallel accumulates the fp32 gradient of a parameter."""
 
-
-class MegatronEngine:
+class MegatronEngine(ShardedState):
     """Gradients in fp32 buffers, reduce-scattered over the data-parallel ranks, AdamW on fp32 shards.
 
     Gradients are sums over tokens until megatron-core's `finalize_model_grads` has reduced them over every
@@ -45,10 +42,8 @@ class MegatronEngine:
         megatron: TransformerConfig,
         grid: Grid,
     ):
-        self.grid = grid
+        super().__init__(stages, grid)
         self.optimizer_config = optimizer
-        self.updates = 0
-        self._logical = [p for stage in stages for p in logical_parameters(stage)]
         self._chunks = [_wrap(stage, megatron) for stage in stages]
         self.optimizer = get_megatron_optimizer(
             _megatron_optimizer_config(optimizer, megatron.params_dtype),
@@ -59,14 +54,10 @@ class MegatronEngine:
         (self._sharded,) = self.optimizer.chained_optimizers
         assert isinstance(self._sharded, DistributedOptimizer)
         self._mains = _main_parameters(self._sharded)
-        self._gatherer = Gatherer(self, self._logical, grid)
 
     @property
     def chunks(self) -> Sequence[nn.Module]:
         return self._chunks
-
-    def parameters(self) -> Sequence[LogicalParameter]:
-        return self._logical
 
     def zero_grad(self) -> None:
         for chunk in self._chunks:
@@ -94,56 +85,28 @@ class MegatronEngine:
             group["lr"] = learning_rate
             group["weight_decay"] = self.optimizer_config.weight_decay * group["wd_mult"]
 
-    def gradients(self) -> Mapping[str, Tensor]:
-        return self._gatherer.gradients()
-
-    def export_state(self) -> Mapping[str, OptimizerState]:
-        return self._gatherer.states()
-
-    def export_share(self) -> Mapping[str, OptimizerState]:
-        return self._gatherer.share()
-
-    def import_state(self, states: Mapping[str, OptimizerState], updates: int) -> None:
-        self.updates = updates
-        with torch.no_grad():
-            for logical in self._logical:
-                state = states.get(logical.name)
-                if state is None:
-                    continue
-                logical.parameter.copy_(state.master.to(logical.parameter.device))
-                self._set_shard(logical, state, updates)
-
-    def owned_range(self, logical: LogicalParameter) -> slice | None:
-        if logical.parameter not in self._sharded.model_param_gbuf_map:
+    def shard(self, logical: LogicalParameter) -> Shard | None:
+        main = self._mains.get(logical.parameter)
+        if main is None:
             return None
         owned = self._sharded._get_model_param_range_map(logical.parameter)["param"]
-        return slice(owned.start, owned.end)
+        of_main = moments(self._sharded.optimizer.state[main], main)
+        return Shard(slice(owned.start, owned.end), {MASTER: main, **of_main})
 
-    def shard(self, logical: LogicalParameter) -> dict[Kind, Tensor]:
-        main = self._mains[logical.parameter]
-        slot = self._sharded.optimizer.state[main]
-        moments = {kind: slot[kind.slot] if kind.slot in slot else torch.zeros_like(main) for kind in MOMENTS}
-        return {MASTER: main, **moments}
-
-    def gradient(self, logical: LogicalParameter) -> Tensor:
-        # After the reduce-scatter each data-parallel rank has the sum for its own range only.
-        return getattr(logical.parameter, MAIN_GRADIENT).view(-1)[self.owned_range(logical)]
-
-    def _set_shard(self, logical: LogicalParameter, state: OptimizerState, updates: int) -> None:
-        owned, main = self.owned_range(logical), self._mains.get(logical.parameter)
-        if owned is None or main is None:
-            return
-        main.copy_(state.master.view(-1)[owned])
-        slot = self._sharded.optimizer.state[main]
-        for kind in MOMENTS:
-            slot[kind.slot] = kind.of(state).view(-1)[owned].to(main.device).clone()
-        slot["step"] = torch.tensor(float(updates))
+    def restored(self, updates: int) -> None:
+        super().restored(updates)
+        for main in self._mains.values():
+            self._sharded.optimizer.state[main]["step"] = torch.tensor(float(updates))
         for group in self._sharded.optimizer.param_groups:
             if "step" in group:  # the fused AdamW of TransformerEngine and Apex counts per group
                 group["step"] = updates
+        with torch.no_grad():
+            self._sharded._copy_main_params_to_model_params()
+        for chunk in self._chunks:
+            chunk.start_param_sync()
 
 
-def _main_parameters(optimizer: DistributedOptimizer) -> dict[nn.Parameter, Tensor]:
+def _main_parameters(optimizer: DistributedOptimizer) -> dict[Tensor, Tensor]:
     """Model parameter -> the fp32 shard of it that this rank updates, where it has one.
 
     Not through `_get_main_param_and_optimizer_states`: in megatron-core 0.16.1 that looks a shard up by its

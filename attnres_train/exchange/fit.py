@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from attnres_train.engine.interface import OptimizerState
-from attnres_train.engine.kinds import KINDS
+from attnres_train.engine.kinds import KINDS, Kind
 from attnres_train.errors import Problem
 from attnres_train.exchange.checkpoint import ZeroCheckpoint
 from attnres_train.exchange.partitions import Shape
@@ -42,11 +41,10 @@ def unequal_copies(checkpoint: ZeroCheckpoint, model: Mapping[str, Sharding]) ->
     ]
 
 
-def whole_state(checkpoint: ZeroCheckpoint, name: str, sharding: Sharding) -> OptimizerState:
-    """The state of one logical tensor, a view of the files wherever it lies in one piece."""
-    return OptimizerState(
-        *(_whole([rank.tensor(name, kind) for rank in checkpoint.ranks], sharding) for kind in range(len(KINDS)))
-    )
+def whole_state(checkpoint: ZeroCheckpoint, name: str, sharding: Sharding) -> Iterator[tuple[Kind, Tensor]]:
+    """The state of one logical tensor, views of the files wherever it lies in one piece."""
+    for number, kind in enumerate(KINDS):
+        yield kind, _whole([rank.tensor(name, number) for rank in checkpoint.ranks], sharding)
 
 
 def _whole(parts: Sequence[Tensor], sharding: Sharding) -> Tensor:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from attnres_train.checkpoint.folder import checkpoints_folder, named_steps
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
-from attnres_train.engine.interface import OptimizerState
+from attnres_train.engine.interface import StatePart
 from attnres_train.errors import refuse
 from attnres_train.exchange.checkpoint import ZeroCheckpoint
 from attnres_train.exchange.fit import whole_state
@@ -44,11 +43,13 @@ class ImportedState:
     def parameters(self) -> Sequence[LogicalParameter]:
         """Each in one piece, without padding."""
         whole = [replace(spec, sharding=Sharding(spec.shape)) for spec in self.model]
-        values = [nn.Parameter(torch.empty(spec.shape, device="meta")) for spec in whole]
+        values = [torch.empty(spec.shape, device="meta") for spec in whole]
         return [LogicalParameter(spec, value, value.shape) for spec, value in zip(whole, values, strict=True)]
 
-    def export_share(self) -> Mapping[str, OptimizerState]:
-        return {spec.name: whole_state(self.checkpoint, spec.name, spec.sharding) for spec in self.model}
+    def share(self) -> Iterator[StatePart]:
+        for spec, logical in zip(self.model, self.parameters(), strict=True):
+            for kind, tensor in whole_state(self.checkpoint, spec.name, spec.sharding):
+                yield StatePart(kind, logical, slice(0, logical.numel), tensor)
 
 
 def refuse_a_later_one(run_folder: Path, step: int) -> None:

@@ -16,7 +16,7 @@ from attnres_train.model.tensors import TensorSpec
 
 @dataclass(frozen=True)
 class Description:
-    """Tensors by part, in the order in which a stage's module holds them."""
+    """Tensors by part, in the order in which a stage's module holds them; buffers stand anywhere in their layer."""
 
     embedding: tuple[TensorSpec, ...]
     layers: tuple[tuple[TensorSpec, ...], ...]
@@ -36,13 +36,17 @@ class Description:
         return sum(spec.size for spec in self.all)
 
     def stage(self, layers: range, first: bool, last: bool) -> tuple[TensorSpec, ...]:
-        """What one pipeline stage holds, in the order of its parameters; a tied embedding lies on both ends."""
+        """The parameters of one pipeline stage, in their order; a tied embedding lies on both ends."""
         table: tuple[TensorSpec, ...] = ()
         if first or (last and self.tied):
             copies = 2 if self.tied and not (first and last) else 1
             table = tuple(replace(spec, copies=copies, owned=first) for spec in self.embedding)
-        inner = tuple(spec for layer in layers for spec in self.layers[layer])
+        inner = tuple(spec for layer in layers for spec in self.layers[layer] if not spec.buffer)
         return (*table, *inner, *(self.head if last else ()))
+
+    def buffers(self, layers: range) -> tuple[TensorSpec, ...]:
+        """What is saved with `layers` beside their parameters."""
+        return tuple(spec for layer in layers for spec in self.layers[layer] if spec.buffer)
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""The parameters of a stage beside what is said of them, and their initial values.
+"""The parameters and buffers of a stage beside what is said of them, and their initial values.
 
 Names and values belong to the model, not to the layout: the same seed gives the same logical weights on any
 grid, and a checkpoint written by one grid reads under any other.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnres_train.model.sharding import Sharding
 from attnres_train.model.stage import StageModel
@@ -20,10 +20,10 @@ from attnres_train.model.tensors import TensorSpec
 
 @dataclass(frozen=True)
 class LogicalParameter:
-    """One parameter of a stage, and the logical tensor that it is a part of."""
+    """One parameter of a stage, or a buffer, and the logical tensor that it is a part of."""
 
     spec: TensorSpec
-    parameter: nn.Parameter
+    parameter: Tensor
     shape: torch.Size
     """Of the rank's tensor; `parameter` itself is empty between its uses where an engine partitions weights."""
 
@@ -45,13 +45,16 @@ class LogicalParameter:
 
 
 def logical_parameters(stage: StageModel) -> Iterator[LogicalParameter]:
-    """The parameters of `stage`, in a fixed order."""
+    """The parameters of `stage`, then its buffers, in a fixed order."""
     for spec, parameter in zip(stage.tensors, stage.parameters(), strict=True):
         yield LogicalParameter(spec, parameter, parameter.shape)
+    held = stage.persistent_buffers()
+    for spec in stage.buffer_tensors:
+        yield LogicalParameter(spec, held[spec.name], held[spec.name].shape)
 
 
 def initialize(stage: StageModel, seed: int) -> None:
-    """Set every parameter of `stage` to its initial value, the same under every layout.
+    """Set every parameter and buffer of `stage` to its initial value, the same under every layout.
 
     Each is drawn from its own stream, seeded by (seed, name); padded vocabulary rows are zero.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -67,8 +67,10 @@ class StageModel(MegatronModule):
         self.received: History | None = None
         self.tensor_group = groups.tp
         vocabulary = (vocabulary_size, padded_vocabulary)
-        self.tensors = describe(model, residual, *vocabulary).stage(role.layers, role.first, role.last)
+        described = describe(model, residual, *vocabulary)
+        self.tensors = described.stage(role.layers, role.first, role.last)
         """In the order of the parameters."""
+        self.buffer_tensors = described.buffers(role.layers)
         plans = Plans(model, residual, self.layout, config, groups, recompute)
         self.embedding = None
         if role.first or (role.last and model.tie_embeddings):
@@ -105,6 +107,19 @@ class StageModel(MegatronModule):
                 parameter.shared = not tensor.owned
             if not tensor.divided:
                 parameter.sequence_parallel = self.config.sequence_parallel
+
+    def persistent_buffers(self) -> Mapping[str, Tensor]:
+        """What of the stage is saved beside its parameters: what is described, by name."""
+        found = {
+            f"{path}.{name}": buffer
+            for path, module in self.named_modules()
+            for name, buffer in module.named_buffers(recurse=False)
+            if name not in module._non_persistent_buffers_set
+        }
+        here = {name: (tuple(buffer.shape), buffer.dtype) for name, buffer in found.items()}
+        ranks = self.tensor_group.size()
+        assert here == {t.name: (t.sharding.local_shape(ranks), torch.float32) for t in self.buffer_tensors}, here
+        return found
 
     def shared_embedding_or_output_weight(self) -> Tensor | None:
         """The tied matrix where this stage holds it; megatron-core reduces its gradient over the two ends."""

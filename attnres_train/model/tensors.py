@@ -1,4 +1,4 @@
-"""One parameter of the model, described without torch: everything that others ask of it."""
+"""One parameter or buffer of the model, described without torch: everything that others ask of it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class TensorSpec:
     per_head: bool = False
     """Whole on every tensor rank, but seen by the rank's own heads alone: gradients are partial sums even without
     sequence parallelism."""
+    buffer: bool = False
+    """Saved, not trained: a persistent fp32 buffer that its module changes in place, alike on all data ranks."""
     copies: int = 1
     """Stages that hold it: 2 of a tied embedding under a pipeline; both reduce its gradient."""
     owned: bool = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from attnres_train.engine.kinds import KINDS
+from attnres_train.engine.kinds import kinds_of
 from attnres_train.setup import FP32_BYTES, Setup
 
 # Counted on files that torch 2.13.0 wrote; all small beside the tensors of any model worth training.
@@ -40,9 +40,11 @@ def plan_checkpoint(setup: Setup) -> CheckpointPlan:
     """The save of a run. A tied table is saved by the first stage alone."""
     tensor = setup.config.parallel.tensor
     saved = [spec for stage in setup.stages for spec in stage.tensors if spec.owned]
-    pieces = sum(spec.sharding.blocks * tensor if spec.divided else 1 for spec in saved)
-    state = len(KINDS) * FP32_BYTES * sum(prod(spec.shape) for spec in saved)
-    described = len(KINDS) * (pieces * (PIECE_BYTES + PIECE_METADATA_BYTES) + len(saved) * TENSOR_METADATA_BYTES)
+    saved += setup.description.buffers(range(setup.config.model.num_layers))
+    kept = [spec for spec in saved for _ in kinds_of(spec)]
+    pieces = sum(spec.sharding.blocks * tensor if spec.divided else 1 for spec in kept)
+    state = FP32_BYTES * sum(prod(spec.shape) for spec in kept)
+    described = pieces * (PIECE_BYTES + PIECE_METADATA_BYTES) + len(kept) * TENSOR_METADATA_BYTES
     described += MANIFEST_BYTES + MANIFEST_TENSOR_BYTES * len(saved)
     # The tensors of a stage are dealt out over the data ranks; with more of them than tensors some write nothing.
     return CheckpointPlan(state, state + described + RANDOM_STATE_BYTES * setup.world, 2 * setup.world + 4)

@@ -30,6 +30,7 @@ from statistics import median
 from typing import Any
 
 from tests.bench.paired import arguments, show
+from tests.distributed.state import export_state
 
 LAYERS, VOCABULARY = 8, 512
 BYTES_A_PARAMETER = 12
@@ -261,7 +262,7 @@ def _bench(options: argparse.Namespace, folder: Path) -> Bench:
     parts.pipeline.run(parts.engine.chunks, step_batches(0, grid.data_rank, grid.data))
     parts.engine.step(1e-4)
     bench = Bench(folder, grid, parts.engine)
-    for name, state in parts.engine.export_state().items():
+    for name, state in export_state(parts.engine).items():
         bench.state |= {f"{kind}/{name}": tensor.detach().clone() for kind, tensor in vars(state).items()}
     return bench
 

@@ -29,6 +29,7 @@ from attnres_train.progress import TrainState
 from attnres_train.setup import Setup
 from attnres_train.tokenizer.config import TokenizerConfig
 from attnres_train.trainer.build import build_parts
+from tests.distributed.state import export_state
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, VOCABULARY, step_batches, tiny_config
 from tests.distributed.training import step_tiny, whole_tensors
 
@@ -223,7 +224,7 @@ def go_on(config: RunConfig, run_folder: Path, steps: int) -> tuple[TrainState, 
     state, accepted = load_checkpoint(choice.folder, choice.manifest, parts.engine, grid, {}, settings)
     assert accepted == []
     updates = parts.engine.updates
-    states = parts.engine.export_state()
+    states = export_state(parts.engine)
     tensors = {
         kind: whole_tensors(parts.engine.parameters(), {n: getattr(s, kind) for n, s in states.items()}, grid)
         for kind in KINDS

@@ -18,6 +18,7 @@ from attnres_train.errors import Refused
 from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import TrainState
 from tests.distributed.ranks import run_ranks
+from tests.distributed.state import export_state
 from tests.distributed.tiny import tiny_config
 from tests.distributed.training import build_tiny, step_tiny, whole_tensors
 
@@ -45,7 +46,7 @@ def run_steps(
         identity = RunIdentity(parts.pipeline.setup.layers_per_stage, FINGERPRINTS, SETTINGS)
         state = TrainState(step=last, samples=8 * last, tokens=last, skipped_steps=1)
         save_whole(CheckpointSave.start(folder, parts.engine, grid, state, identity))
-    states = parts.engine.export_state()
+    states = export_state(parts.engine)
     kinds = ("master", "first_moment", "second_moment")
     tensors = {
         kind: whole_tensors(parts.engine.parameters(), {n: getattr(s, kind) for n, s in states.items()}, grid)

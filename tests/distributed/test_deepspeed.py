@@ -19,6 +19,7 @@ from attnres_train.parallel.grid import build_grid
 from attnres_train.setup import Setup
 from attnres_train.trainer.build import build_parts
 from tests.distributed.ranks import run_ranks
+from tests.distributed.state import export_state
 from tests.distributed.test_checkpoints import (
     FINGERPRINTS,
     MORE,
@@ -140,13 +141,13 @@ def step_without_tokens(stage: int) -> tuple[dict[str, tuple[Tensor, Tensor]], f
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
     engine = parts.engine
-    before = {name: state.master.clone() for name, state in engine.export_state().items()}
+    before = {name: state.master.clone() for name, state in export_state(engine).items()}
     engine.zero_grad()
     batches = step_batches(0, grid.data_rank, grid.data)
     masked = [replace(batch, loss_mask_BT=torch.zeros_like(batch.loss_mask_BT)) for batch in batches]
     parts.pipeline.run(engine.chunks, masked)
     update = engine.step(0.01)
-    after = {name: state.master for name, state in engine.export_state().items()}
+    after = {name: state.master for name, state in export_state(engine).items()}
     return {name: (before[name], after[name]) for name in before}, update.grad_norm, update.applied
 
 

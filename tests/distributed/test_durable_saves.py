@@ -30,6 +30,7 @@ from attnres_train.progress import TrainState
 from attnres_train.trainer.signals import StopRequest
 from tests.distributed.loop import SyntheticValidation, run_loop
 from tests.distributed.ranks import run_ranks
+from tests.distributed.state import export_state
 from tests.distributed.tiny import tiny_config
 from tests.distributed.training import build_tiny
 
@@ -148,7 +149,7 @@ def space(folder: Path) -> str:
     """What is told where one byte too few is free; and nothing may be told where it is enough."""
     grid = build_grid(tiny_config("block", pipeline=2).parallel, seed=1)
     engine = build_tiny(tiny_config("block", pipeline=2), grid).engine
-    states = engine.export_state()
+    states = export_state(engine)
     mine = sum(3 * 4 * state.master.numel() for state in states.values()) if grid.data_rank == 0 else 0
     sizes: list[int] = [0] * grid.world_size
     dist.all_gather_object(sizes, mine)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnres_train.parallel.grid import build_grid
 from tests.distributed.ranks import run_ranks
+from tests.distributed.state import export_state
 from tests.distributed.tiny import step_batches, tiny_config
 from tests.distributed.training import build_tiny
 
@@ -25,14 +26,14 @@ def step_on_masked_batches(
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
     engine = parts.engine
-    before = {name: state.master.clone() for name, state in engine.export_state().items()}
+    before = {name: state.master.clone() for name, state in export_state(engine).items()}
     engine.zero_grad()
     batches = [replace(batch, loss_mask_BT=torch.zeros_like(batch.loss_mask_BT)) for batch in step_batches(0)]
     parts.pipeline.run(engine.chunks, batches)
     if poison is not None and grid.rank == 1:
         engine.parameters()[0].parameter.main_grad.view(-1)[0] = poison
     update = engine.step(RATE)
-    after = {name: state.master.clone() for name, state in engine.export_state().items()}
+    after = {name: state.master.clone() for name, state in export_state(engine).items()}
     return {name: (before[name], after[name]) for name in before}, update.grad_norm, update.applied
 
 

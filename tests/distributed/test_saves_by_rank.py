@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from attnres_train.checkpoint.choose import choose_checkpoint
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.manifest import read_manifest
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
+from attnres_train.engine.interface import StatePart
 from attnres_train.parallel.grid import build_grid
 from attnres_train.progress import TrainState
 from attnres_train.trainer.resume import resume
 from tests.distributed.loop import SyntheticLoader
 from tests.distributed.ranks import run_ranks
+from tests.distributed.state import export_state
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, tiny_config
 from tests.distributed.training import build_tiny, step_tiny
 
@@ -43,7 +46,7 @@ def save_draw_and_go_back(folder: Path) -> dict[str, Any]:
     }
     identity = RunIdentity(parts.pipeline.setup.wire.layers_per_stage, {}, settings)
     state = TrainState(step=STEP, samples=8 * STEP, tokens=77, skipped_steps=SKIPPED)
-    share = parts.engine.export_share()
+    share = {part.logical.name for part in parts.engine.share()}
     everybody: list[Any] = [None] * grid.world_size
     dist.all_gather_object(everybody, list(share), group=grid.control)
     save = CheckpointSave.start(folder, parts.engine, grid, state, identity)
@@ -66,7 +69,7 @@ def save_draw_and_go_back(folder: Path) -> dict[str, Any]:
     finally:
         module.log.info = info  # type: ignore[method-assign]
     again = torch.rand(4)
-    mine, found = parts.engine.export_state(), other.engine.export_state()
+    mine, found = export_state(parts.engine), export_state(other.engine)
     same = all(
         getattr(mine[name], kind).equal(getattr(found[name], kind))
         for name in mine
@@ -97,15 +100,15 @@ def save_draw_and_go_back(folder: Path) -> dict[str, Any]:
 
 def spoil(engine: Any) -> None:
     """Have what this rank saves of the second moments hold a NaN."""
-    export = engine.export_share
+    share = engine.share
 
-    def spoilt() -> Any:
-        share = export()
-        for state in share.values():
-            state.second_moment.view(-1)[0] = math.nan
-        return share
+    def spoilt() -> Iterator[StatePart]:
+        for part in share():
+            if part.kind.stored == "second_moment":
+                part.tensor.view(-1)[0] = math.nan
+            yield part
 
-    engine.export_share = spoilt
+    engine.share = spoilt
 
 
 def test_every_rank_writes_and_reads_its_own(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from attnres_train.progress import StepReport, TrainState
 from attnres_train.trainer.build import Parts
 from attnres_train.trainer.step import train_step
 from tests.distributed.ranks import run_ranks
+from tests.distributed.state import export_state
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, tiny_config
 from tests.distributed.training import SyntheticLoader, build_tiny
 
@@ -86,7 +87,7 @@ def trained_and_expected(config: RunConfig) -> tuple[Reached, Reached, list[floa
         rates.append(report.learning_rate)
     assert (state.step, state.samples) == (STEPS, STEPS * SAMPLES)
     weights = {name: p.detach().clone() for name, p in ours.stages[0].named_parameters()}
-    states = ours.engine.export_state()
+    states = export_state(ours.engine)
     first = {name: states[name].first_moment.double() for name in weights}
     second = {name: states[name].second_moment.double() for name in weights}
     return Reached(weights, first, second), expected, rates

@@ -18,6 +18,8 @@ from attnres_train.trainer.evaluation import evaluate
 from attnres_train.trainer.step import train_step
 from tests.distributed.loop import SyntheticValidation
 from tests.distributed.ranks import run_ranks
+from tests.distributed.state import export_state
+from tests.distributed.state import gradients as reduced
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, step_batches, tiny_config
 from tests.distributed.training import SyntheticLoader, build_tiny
 
@@ -124,7 +126,7 @@ def hand_made_update(config: RunConfig, steps: int) -> tuple[float, float, float
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
     engine, chosen = parts.engine, config.optimizer
-    masters = {name: state.master.clone() for name, state in engine.export_state().items()}
+    masters = {name: state.master.clone() for name, state in export_state(engine).items()}
     first = {name: torch.zeros_like(master) for name, master in masters.items()}
     second = {name: torch.zeros_like(master) for name, master in masters.items()}
     decays = {p.name: p.spec.decays for p in engine.parameters()}
@@ -132,7 +134,7 @@ def hand_made_update(config: RunConfig, steps: int) -> tuple[float, float, float
     step = engine.step
 
     def keeping(rate: float) -> Any:
-        gradients.update({name: gradient.clone() for name, gradient in engine.gradients().items()})
+        gradients.update({name: gradient.clone() for name, gradient in reduced(engine).items()})
         return step(rate)
 
     engine.step = keeping  # type: ignore[method-assign]
@@ -155,7 +157,7 @@ def hand_made_update(config: RunConfig, steps: int) -> tuple[float, float, float
             root = (second[name] / (1 - chosen.beta2 ** (number + 1))).sqrt()
             decay = chosen.weight_decay if decays[name] else 0.0
             master -= stated_rate(number + 1) * (mean / (root + chosen.eps) + decay * master)
-        now = {name: state.master for name, state in engine.export_state().items()}
+        now = {name: state.master for name, state in export_state(engine).items()}
         for name, master in masters.items():
             change = (master - before[name]).abs().max().item()
             largest = max(largest, (now[name] - master).abs().max().item() / (change or 1.0))

@@ -19,6 +19,7 @@ from attnres_train.progress import TrainState
 from attnres_train.setup import Setup
 from attnres_train.trainer.build import Parts, build_parts
 from attnres_train.trainer.step import train_step
+from tests.distributed.state import export_state, gradients, import_state
 from tests.distributed.tiny import MICRO_BATCH, VOCABULARY, SyntheticBatch, step_batches
 
 
@@ -63,12 +64,12 @@ def build_tiny(config: RunConfig, grid: Grid) -> Parts:
     """The parts of a run, its depth parameters moved away from where they start so that reading matters."""
     parts = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid)
     moved = {}
-    for name, state in parts.engine.export_state().items():
+    for name, state in export_state(parts.engine).items():
         if ".depth." in name:
             seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
             noise = torch.randn(state.master.shape, generator=torch.Generator().manual_seed(seed))
             moved[name] = replace(state, master=state.master + 0.1 * noise)
-    parts.engine.import_state(moved, updates=0)
+    import_state(parts.engine, moved, updates=0)
     return parts
 
 
@@ -82,7 +83,7 @@ def train_tiny(config: RunConfig, grid: Grid, steps: int) -> Trained:
         sent.append(forward_bytes)
         if step == 0:
             first_gradients = whole_tensors(parts.engine.parameters(), parts.engine.pre_clip, grid)
-    masters = {name: state.master for name, state in parts.engine.export_state().items()}
+    masters = {name: state.master for name, state in export_state(parts.engine).items()}
     return Trained(losses, norms, first_gradients, whole_tensors(parts.engine.parameters(), masters, grid), sent)
 
 
@@ -93,7 +94,7 @@ def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[f
     engine, update = parts.engine, parts.engine.step
 
     def remembering(rate: float) -> Update:
-        engine.pre_clip = {name: gradient.clone() for name, gradient in engine.gradients().items()}
+        engine.pre_clip = {name: gradient.clone() for name, gradient in gradients(engine).items()}
         return update(rate)
 
     engine.step = remembering  # type: ignore[method-assign]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -108,15 +107,11 @@ def _bits(tensor: Any) -> Any:
 def _load(folder: Path) -> dict[str, Any]:
     """Every tensor of a checkpoint, and the random streams of its ranks."""
     import torch
-    import torch.distributed.checkpoint as dcp
 
-    from attnres_train.checkpoint.metadata import SafeReader, read_metadata
+    from attnres_train.checkpoint.reader import CheckpointReader
 
-    described = read_metadata(folder).state_dict_metadata
-    tensors: dict[str, Any] = {name: torch.full(tuple(one.size), float("nan")) for name, one in described.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it loads in one process is what is wanted
-        dcp.load(tensors, storage_reader=SafeReader(folder), no_dist=True)
+    parts = CheckpointReader.open(folder).parts()
+    tensors: dict[str, Any] = {f"{part.kind}/{part.name}": part.tensor for part in parts}
     for path in folder.glob("random-*.pt"):
         streams = torch.load(path, weights_only=True)
         tensors |= {f"{path.name}: {name}": stream for name, stream in streams.items()}

@@ -8,6 +8,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path, PosixPath
 from typing import Any
 
@@ -20,7 +21,8 @@ from attnres_train.checkpoint.checksum import record_of
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import Manifest, read_manifest, write_manifest
-from attnres_train.checkpoint.metadata import METADATA_FILE, ForeignType, SafeReader, read_metadata
+from attnres_train.checkpoint.metadata import METADATA_FILE, ForeignType, read_metadata
+from attnres_train.checkpoint.pieces import PieceFiles
 from attnres_train.checkpoint.random_state import random_streams, read_random_state
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.errors import Refused
@@ -74,9 +76,8 @@ def test_a_command_in_the_metadata_is_refused_by_name_and_not_run(
 ) -> None:
     marker = folder / "ran"
     (folder / METADATA_FILE).write_bytes(pickle.dumps(wrap(Calls(os.system, f"touch {marker}")), protocol))
-    for read in (lambda: read_metadata(folder), lambda: SafeReader(folder).read_metadata()):
-        with pytest.raises(ForeignType, match=r"the foreign type posix\.system"):
-            read()
+    with pytest.raises(ForeignType, match=r"the foreign type posix\.system"):
+        read_metadata(folder)
     assert not marker.exists()
     pickle.loads((folder / METADATA_FILE).read_bytes())
     assert marker.exists(), "this test's pickle does nothing"
@@ -176,9 +177,15 @@ def test_what_torch_writes_is_read_as_torch_reads_it(folder: Path) -> None:
     assert found == pickle.loads((folder / METADATA_FILE).read_bytes())
     assert found.state_dict_metadata.keys() == {"a", "empty", "deep.b", "scalar", "number"}
 
-    into = {name: torch.full_like(value, 7) for name, value in tensors.items() if isinstance(value, torch.Tensor)}
-    dcp.load(into, storage_reader=SafeReader(folder), no_dist=True)
-    assert all(into[name].equal(tensors[name]) for name in into)
+    files = PieceFiles(folder, [path.name for path in folder.iterdir()])
+    with closing(files):
+        for name, value in {"deep.b": torch.zeros(2, 2), **tensors}.items():
+            if isinstance(value, torch.Tensor):
+                (place,) = [where for index, where in found.storage_data.items() if index.fqn == name]
+                into = torch.full_like(value, 7)
+                begin = files.begin(place.relative_path, place.offset, place.length, value.shape)
+                files.read(place.relative_path, begin, into.view(-1))
+                assert into.equal(value), name
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +319,18 @@ def test_a_pickle_among_the_states_is_refused_by_file_and_type(ours: Path, folde
     refused = refused_load(resealed(ours, folder, data))
     assert f"cannot be read: rank 0: {STATES} names the foreign type posix.system, and could run code" in refused
     assert "weights_only" not in refused and not (folder / "ran").exists()
+
+
+def test_metadata_that_forget_a_piece_or_take_another_for_it_are_refused(ours: Path, folder: Path) -> None:
+    key, other = "second_moment/layers.2.mlp.norm.weight", "weight/layers.1.mlp.branch.linear_fc2.weight"
+    forgetting, exchanging = read_metadata(ours), read_metadata(ours)
+    forgetting.state_dict_metadata[key].chunks.clear()
+    refused = refused_load(resealed(ours, folder, {METADATA_FILE: pickle.dumps(forgetting)}))
+    assert f"cannot be read: rank 0: lacks 32 elements of {key}" in refused
+    places = {index.fqn: index for index in exchanging.storage_data}
+    exchanging.storage_data[places[key]] = exchanging.storage_data[places[other]]
+    refused = refused_load(resealed(ours, folder, {METADATA_FILE: pickle.dumps(exchanging)}))
+    assert f"cannot be read: rank 0: {STATES} holds torch.float32 of shape (32, 48) in the place of" in refused
 
 
 def test_metadata_do_not_lead_out_of_the_folder(ours: Path, folder: Path) -> None:

@@ -31,7 +31,7 @@ class Branch(ABC):
 
     @abstractmethod
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """In the order in which the module holds them, names as in the module."""
+        """In the order in which the module holds them, names as in the module; its persistent buffers too."""
 
     @abstractmethod
     def cost(self) -> Cost: ...
