@@ -44,7 +44,7 @@ import sys
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ends a tool that has not begun, or is done, without a traceback; in between `command.run_tool` sees to it."""
+    """Ends a tool that has not begun, or is done, without a traceback; in between `command.Tool` sees to it."""
     os.write(2, b"interrupted\n")
     os._exit(1)
 

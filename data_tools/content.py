@@ -44,12 +44,7 @@ OTHERS = (
     (b"%PDF-", "a PDF document"),
 )
 """Files that are not read under any name."""
-MARKS = {
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
+MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order marks of what is not UTF-8. Longer ones first: one begins as another."""
 
 

@@ -24,7 +24,7 @@ from attnres_train.data.indexed import IndexedReader, bin_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile, open_pair
 from attnres_train.errors import Problem, Refused, refuse
-from data_tools.command import Report, add_overwrite_argument, prefix_argument, run_tool, tool_parser
+from data_tools.command import Report, Tool, ToolParser, prefix_argument
 from data_tools.progress import progress
 
 DESCRIPTION = """\
@@ -54,12 +54,10 @@ class Pair:
         return cls(prefix, reader.type, reader.num_tokens * reader.type.itemsize, manifest)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("merge", DESCRIPTION)
+def add_options(parser: ToolParser) -> None:
     parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="a pair's path without .bin or .idx")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the files to write")
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite()
 
 
 def merge(arguments: argparse.Namespace) -> Report:
@@ -260,8 +258,7 @@ def _same_file(one: SourceFile, other: SourceFile) -> bool:
     return (Path(one.path).name, one.bytes) == (Path(other.path).name, other.bytes)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), merge, argv)
+main = Tool("merge", DESCRIPTION, add_options, merge)
 
 
 if __name__ == "__main__":

@@ -24,19 +24,10 @@ from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.loss import LOSSLESS, loss_in_words
 from data_tools.assemble import Assembly
 from data_tools.bad_records import BadRecords, documents_of
-from data_tools.command import (
-    Report,
-    add_bad_record_arguments,
-    add_input_arguments,
-    add_overwrite_argument,
-    bad_records_of,
-    positive_number,
-    run_tool,
-    tool_parser,
-)
+from data_tools.command import Report, Tool, ToolParser, bad_records_of
 from data_tools.encode import ShardEncoder
 from data_tools.pieces import Piece
-from data_tools.pool import WorkerPool, available_cpus
+from data_tools.pool import WorkerPool
 from data_tools.progress import progress
 from data_tools.sources import SourceDigests
 from data_tools.task import Task, made_already, plan_task
@@ -61,24 +52,14 @@ worked on by many processes at once; a compressed or `.txt` file by one, so give
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("preprocess", DESCRIPTION)
-    add_input_arguments(parser)
-    add_bad_record_arguments(parser)
+def add_options(parser: ToolParser) -> None:
+    parser.add_inputs()
     parser.add_argument("--tokenizer", required=True, metavar="MODEL", help="sentencepiece model, or tokenizer.json")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the files to write")
-    parser.add_argument(
-        "--workers",
-        type=positive_number,
-        default=available_cpus(),
-        metavar="N",
-        help="processes that encode (default: one a CPU)",
-    )
+    parser.add_workers("encode")
     parser.add_argument("--no-eod", action="store_true", help="do not end documents with the end-of-document piece")
     parser.add_argument(
-        "--eod-piece",
-        metavar="PIECE",
-        help="control piece that ends a document (default: the model's own end piece)",
+        "--eod-piece", metavar="PIECE", help="control piece that ends a document (default: the model's own end piece)"
     )
     parser.add_argument("--part", type=part, metavar="K/N", help="only part K of N, to PREFIX.part-K-of-N")
     parser.add_argument(
@@ -93,8 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="stop at the first text that does not come back from its tokens (default: store it, and tell the loss)",
     )
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite()
 
 
 def part(text: str) -> tuple[int, int]:
@@ -260,8 +240,7 @@ def _report(status: str, task: Task, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), preprocess, argv)
+main = Tool("preprocess", DESCRIPTION, add_options, preprocess)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,17 +17,7 @@ from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
 from attnres_train.strict_json import as_strict, as_text, dumps
 from data_tools.bad_records import documents_of
-from data_tools.command import (
-    Report,
-    add_bad_record_arguments,
-    add_input_arguments,
-    add_overwrite_argument,
-    bad_records_of,
-    reading_of,
-    run_tool,
-    tool_parser,
-    whole_number,
-)
+from data_tools.command import Report, Tool, ToolParser, bad_records_of, reading_of, whole_number
 from data_tools.inputs import find_inputs
 from data_tools.progress import progress
 from data_tools.records import BYTE_ORDER_MARK, Document
@@ -46,10 +35,8 @@ they are.
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("split", DESCRIPTION)
-    add_input_arguments(parser)
-    add_bad_record_arguments(parser)
+def add_options(parser: ToolParser) -> None:
+    parser.add_inputs()
     parser.add_argument("--train", required=True, metavar="A.jsonl", help="training file to write")
     parser.add_argument("--valid", required=True, metavar="B.jsonl", help="validation file to write")
     parser.add_argument(
@@ -63,8 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="of .parquet files keep this column and the text alone (default: all); add it to every document where it "
         "stands in the names of folders (as lang=de/); may be repeated; refused where no document has it",
     )
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite()
 
 
 def fraction(text: str) -> float:
@@ -154,8 +140,7 @@ def _line(document: Document) -> bytes:
     return line + b"\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), split, argv)
+main = Tool("split", DESCRIPTION, add_options, split)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from attnres_train.data.files import Publication
@@ -19,18 +19,7 @@ from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, coverage_advice, smallest_vocabulary, train_model
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.bad_records import BadRecords, documents_of
-from data_tools.command import (
-    Report,
-    add_bad_record_arguments,
-    add_input_arguments,
-    add_overwrite_argument,
-    bad_records_of,
-    positive_number,
-    reading_of,
-    run_tool,
-    tool_parser,
-    whole_number,
-)
+from data_tools.command import Report, Tool, ToolParser, bad_records_of, positive_number, reading_of, whole_number
 from data_tools.inputs import Inputs, find_inputs
 from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import progress, waiting
@@ -54,10 +43,8 @@ ROUND_TRIP_BYTES = 8 << 20
 """Text that is encoded and decoded after training; a few seconds."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("train_tokenizer", DESCRIPTION)
-    add_input_arguments(parser)
-    add_bad_record_arguments(parser)
+def add_options(parser: ToolParser) -> None:
+    parser.add_inputs()
     parser.add_argument("--output", required=True, metavar="FILE", help="model file to write")
     parser.add_argument(
         "--vocab-size",
@@ -83,8 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="of the sample (default: 1)")
     parser.add_argument("--split-digits", action="store_true", help="every digit is a piece of its own")
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite()
 
 
 def coverage(text: str) -> float:
@@ -210,8 +196,7 @@ def _round_trip_facts(found: RoundTrip) -> Report:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), train_tokenizer, argv)
+main = Tool("train_tokenizer", DESCRIPTION, add_options, train_tokenizer)
 
 
 if __name__ == "__main__":

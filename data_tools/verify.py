@@ -22,9 +22,9 @@ from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE, groups
 from data_tools.bad_records import BadRecords, documents_of
-from data_tools.command import Report, positive_number, run_tool, tool_parser
+from data_tools.command import Report, Tool, ToolParser
 from data_tools.pieces import MIB
-from data_tools.pool import Advance, WorkerPool, available_cpus
+from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import Tell, progress
 from data_tools.records import Reading
 from data_tools.sources import same_sources
@@ -43,9 +43,8 @@ BATCH_BYTES = 1 << 20
 MOST_TOLD = 20
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("verify", DESCRIPTION)
-    parser.add_argument("prefix", metavar="PREFIX", help="the pair's path without .bin or .idx")
+def add_options(parser: ToolParser) -> None:
+    parser.add_pair()
     parser.add_argument("--tokenizer", metavar="MODEL", help="the tokenizer that the pair was made with")
     parser.add_argument("--text", action="store_true", help="compare every document with its source")
     parser.add_argument(
@@ -54,14 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where the sources are now, in the order of the manifest (default: where they were)",
     )
-    parser.add_argument(
-        "--workers",
-        type=positive_number,
-        default=available_cpus(),
-        metavar="N",
-        help="processes that decode (default: one a CPU)",
-    )
-    return parser
+    parser.add_workers("decode")
 
 
 def verify(arguments: argparse.Namespace) -> Report:
@@ -215,8 +207,7 @@ class TextCompare:
         return Compared(len(batch.texts), with_sign, different)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), verify, argv)
+main = Tool("verify", DESCRIPTION, add_options, verify)
 
 
 if __name__ == "__main__":

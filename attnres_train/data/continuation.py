@@ -103,10 +103,7 @@ def _pairs(
         yield from zip(was.items(), now.items(), strict=True)
         return
     for prefix in was | now:
-        yield (
-            (prefix, was[prefix]) if prefix in was else None,
-            (prefix, now[prefix]) if prefix in now else None,
-        )
+        yield ((prefix, was[prefix]) if prefix in was else None, (prefix, now[prefix]) if prefix in now else None)
 
 
 def _held(was: str, now: str) -> str:
