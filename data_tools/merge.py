@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -157,20 +156,13 @@ def _in_order(pairs: list[Pair]) -> list[Pair]:
 def _check_shared(pairs: list[Pair]) -> None:
     """Raises Refused where parts that share a file have read different ones under its name."""
     rest: tuple[str, ...] = ()
-    for before, pair in pairwise(pairs):
-        if (
-            before.manifest is None
-            or pair.manifest is None
-            or before.manifest.part is None
-            or pair.manifest.part is None
-        ):
-            continue
-        rest = rest or before.manifest.part.rest
-        begun = pair.manifest.part.begun
-        if rest and begun and rest[: len(begun)] != begun:
+    for pair in pairs:
+        assert pair.manifest is not None and pair.manifest.part is not None
+        part = pair.manifest.part
+        if rest and part.begun and rest[: len(part.begun)] != part.begun:
             what = f"has read another {pair.manifest.sources[0].path} than the part that began it"
             raise refuse(pair.prefix, what, "make both parts again, of copies that are the same")
-        rest = rest[len(begun) :]
+        rest = rest[len(part.begun) :] or part.rest
 
 
 def _differences(pair: Pair, first: Pair) -> list[tuple[str, object, object]]:

@@ -24,6 +24,7 @@ BATCH_BYTES = 32 << 20
 """What these may take, by the pages they lie in."""
 WIDEST_BYTES = 8
 """Of a number, a date, or the place of a text."""
+TEXT_TYPES = {pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()}
 SIZED_BY_VALUE = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 PAGES_A_RECORD = 32
 """A row group is read where decoding its pages takes at most so many times the longest record."""
@@ -156,20 +157,8 @@ def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], other
             raise DamagedStream(f"has more than one column {name!r}", "key twice", of_file=True)
     for name in text_columns:
         kind = schema.field(name).type
-        if not _is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
+        if (kind.value_type if pa.types.is_dictionary(kind) else kind) not in TEXT_TYPES:
             raise DamagedStream(f"the column {name!r} holds {kind}, no text", "not a string", of_file=True)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-    )
-    return any(test(kind) for test in tests)
 
 
 def _rows(batch: pa.RecordBatch, text_columns: Sequence[str], longest_bytes: int) -> Iterator[dict[str, Any] | TooLong]:

@@ -128,9 +128,9 @@ def _check_text(
         progress("verify", sum(path.stat().st_size for path in files)) as tell,
         WorkerPool(compare, arguments.workers) as pool,
     ):
-        for result in pool.map(_batches(files, _reading(manifest), bad, tell)):
-            total.update(documents=result.documents, with_space_sign=result.with_space_sign)
-            different += result.different
+        for counts, numbers in pool.map(_batches(files, _reading(manifest), bad, tell)):
+            total.update(counts)
+            different += numbers
     if total["documents"] != reader.num_documents:
         what = f"the sources hold {total['documents']} documents, the pair {reader.num_documents}"
         raise refuse(arguments.prefix, what, "make the pair again")
@@ -158,29 +158,13 @@ def _reading(manifest: Manifest) -> Reading:
     )
 
 
-@dataclass(frozen=True)
-class TextBatch:
-    """Texts of consecutive documents, the first of which is number `first` of the pair."""
-
-    first: int
-    texts: list[str]
-
-
-def _batches(files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell) -> Iterator[TextBatch]:
+def _batches(files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell) -> Iterator[tuple[int, list[str]]]:
+    """Texts of consecutive documents, and the number of the first of them in the pair."""
     first = 0
     documents = (document for document in documents_of(files, reading, bad, tell) if not document.is_blank)
     for group in groups(documents, lambda document: document.text_bytes, BATCH_BYTES):
-        yield TextBatch(first, [document.text for document in group])
+        yield first, [document.text for document in group]
         first += len(group)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What a batch showed; `different` are numbers of documents."""
-
-    documents: int
-    with_space_sign: int
-    different: list[int]
 
 
 @dataclass(frozen=True)
@@ -191,12 +175,13 @@ class TextCompare:
     tokenizer: Tokenizer
     has_eod: bool
 
-    def __call__(self, batch: TextBatch, advance: Advance) -> Compared:
-        different = []
+    def __call__(self, batch: tuple[int, list[str]], advance: Advance) -> tuple[Counter[str], list[int]]:
+        """Counts of what was compared, and the numbers of the documents that differ."""
+        first, texts = batch
+        different: list[int] = []
         with_sign = 0
-        for number, text in enumerate(batch.texts, start=batch.first):
-            if number >= self.reader.num_documents:
-                # The counts will be told to differ.
+        for number, text in enumerate(texts, start=first):
+            if number >= self.reader.num_documents:  # the counts will be told to differ
                 continue
             ids = self.reader.document(number).tolist()
             wanted = text.replace(SPACE_PIECE, " ")
@@ -204,7 +189,7 @@ class TextCompare:
             found = self.tokenizer.decode(ids[:-1] if self.has_eod else ids)
             if found not in (text, wanted):
                 different.append(number)
-        return Compared(len(batch.texts), with_sign, different)
+        return Counter(documents=len(texts), with_space_sign=with_sign), different
 
 
 main = Tool("verify", DESCRIPTION, add_options, verify)
