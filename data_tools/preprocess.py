@@ -23,12 +23,13 @@ from attnres_train.data.manifest import Manifest, SourceFile
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.loss import LOSSLESS, loss_in_words
 from data_tools.assemble import Assembly
-from data_tools.bad_records import BadRecords, documents_of
+from data_tools.bad_records import BadRecords
 from data_tools.command import Report, Tool, ToolParser, bad_records_of
 from data_tools.encode import ShardEncoder
 from data_tools.pieces import Piece
 from data_tools.pool import WorkerPool
 from data_tools.progress import progress
+from data_tools.records import documents_of
 from data_tools.sources import SourceDigests
 from data_tools.task import Task, made_already, plan_task
 from data_tools.work import WorkFolder
@@ -161,8 +162,8 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
         _check_loss(arguments, task, assembly.counts)
         if pair.documents == 0 or _absent(assembly):
             folder.remove()  # it would only be found so again
-            blank = assembly.counts["blank_documents"]
-            raise _no_such_key(task, assembly) if pair.documents else bad.nothing(arguments.inputs, blank)
+            bad.blank_documents = assembly.counts["blank_documents"]
+            raise _no_such_key(task, assembly) if pair.documents else bad.nothing(arguments.inputs)
         manifest = _manifest(task, pair, digests.describe(read), dict(assembly.counts), bad.total)
         begun = tuple(read[piece] for piece in task.begun)
         part_made = task.part and replace(task.part, begun=begun, rest=digests.of_rest())

@@ -16,11 +16,10 @@ from pathlib import Path
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
 from attnres_train.strict_json import as_strict, as_text, dumps
-from data_tools.bad_records import documents_of
 from data_tools.command import Report, Tool, ToolParser, bad_records_of, reading_of, whole_number
 from data_tools.inputs import find_inputs
 from data_tools.progress import progress
-from data_tools.records import BYTE_ORDER_MARK, Document
+from data_tools.records import BYTE_ORDER_MARK, Document, documents_of
 
 DESCRIPTION = """\
 Divide documents into a training and a validation file, one JSON object a line: lines of .jsonl files as they are,
@@ -93,9 +92,8 @@ def split(arguments: argparse.Namespace) -> Report:
         progress("split", inputs.total_bytes) as tell,
     ):
         files = [publication.open(path) for path in outputs]
-        documents, blank, texts = [0, 0], 0, 0
+        documents, texts = [0, 0], 0
         for document in documents_of(inputs.files, reading, bad, tell):
-            blank += document.is_blank
             texts += not document.is_blank
             if document.raw.strip() or document.text:
                 without.update(key for key in arguments.metadata or () if key not in document.fields)
@@ -103,7 +101,7 @@ def split(arguments: argparse.Namespace) -> Report:
                 files[side].write(_line(document))
                 documents[side] += 1
         if not texts:
-            raise bad.nothing(arguments.inputs, blank)
+            raise bad.nothing(arguments.inputs)
         _check_counts(documents, without)
         written = publication.commit()
     return {
@@ -112,7 +110,7 @@ def split(arguments: argparse.Namespace) -> Report:
         "valid": arguments.valid,
         "train_documents": documents[0],
         "valid_documents": documents[1],
-        "blank_documents": blank,
+        "blank_documents": bad.blank_documents,
         "documents_without": [{"key": key, "documents": count} for key, count in without.items()],
         **bad.report(),
         **inputs.report(),

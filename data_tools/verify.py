@@ -21,12 +21,12 @@ from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE, groups
-from data_tools.bad_records import BadRecords, documents_of
+from data_tools.bad_records import BadRecords
 from data_tools.command import Report, Tool, ToolParser
 from data_tools.pieces import MIB
 from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import Tell, progress
-from data_tools.records import Reading
+from data_tools.records import Reading, documents_of
 from data_tools.sources import same_sources
 from data_tools.statistics import document_blocks
 
@@ -128,9 +128,9 @@ def _check_text(
         progress("verify", sum(path.stat().st_size for path in files)) as tell,
         WorkerPool(compare, arguments.workers) as pool,
     ):
-        for counts, numbers in pool.map(_batches(files, _reading(manifest), bad, tell)):
+        for counts, found in pool.map(_batches(files, _reading(manifest), bad, tell)):
             total.update(counts)
-            different += numbers
+            different += found
     if total["documents"] != reader.num_documents:
         what = f"the sources hold {total['documents']} documents, the pair {reader.num_documents}"
         raise refuse(arguments.prefix, what, "make the pair again")
