@@ -38,6 +38,13 @@ class ToolParser(argparse.ArgumentParser):
         what = f"processes that {verb} (default: one a CPU)"
         self.add_argument("--workers", type=positive_number, default=available_cpus(), metavar="N", help=what)
 
+    def add_number(self, name: str, default: int, what: str) -> None:
+        self.add_argument(name, type=positive_number, default=default, metavar="N", help=f"{what} (default: {default})")
+
+    def add_keys(self, name: str, what: str) -> None:
+        """An option that may be repeated."""
+        self.add_argument(name, action="append", metavar="KEY", help=what)
+
     def add_overwrite(self) -> None:
         self.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
 
@@ -50,22 +57,15 @@ class ToolParser(argparse.ArgumentParser):
             help="files (.jsonl: one JSON object a line; .parquet: one row a document; .txt: one document a file; each "
             "plain or .gz, .zst, .bz2, .xz), folders of such files, patterns, or @FILE with one of these a line",
         )
-        self.add_argument(
-            "--text-key",
-            action="append",
-            dest="text_keys",
-            metavar="KEY",
-            help="key or column of the text (default: text); given more than once, the texts are joined in that order",
-        )
+        what = "key or column of the text (default: text); given more than once, the texts are joined in that order"
+        self.add_keys("--text-key", what)
         what = "between the texts of several keys, \\n for a line break and \\t for a tab (default: a blank line)"
         self.add_argument("--joiner", metavar="TEXT", help=what)
-        self.add_argument(
+        self.add_number(
             "--longest-mib",
-            type=positive_number,
-            default=4,
-            metavar="N",
-            help="a record longer than this is a bad one; a process may need 50 times as much memory, with a "
-            "tokenizer.json that is not byte-level 200 times (default: 4)",
+            4,
+            "a record longer than this is a bad one; a process may need 50 times as much memory, with a "
+            "tokenizer.json that is not byte-level 200 times",
         )
         self.add_argument(
             "--bad-records",
@@ -83,11 +83,10 @@ def reading_of(arguments: argparse.Namespace) -> Reading:
 
     Raises Refused for a key that is given twice.
     """
-    keys = tuple(arguments.text_keys or ("text",))
+    keys = tuple(arguments.text_key or ("text",))
     metadata = tuple(getattr(arguments, "metadata", None) or ())
     for option, names in (("--text-key", keys), ("--metadata", metadata)):
-        twice = [name for name in names if names.count(name) > 1]
-        if twice:
+        if twice := [name for name in names if names.count(name) > 1]:
             raise refuse(option, f"{twice[0]!r} is given more than once", "name each key once")
     if arguments.joiner is not None and len(keys) == 1:
         raise refuse("--joiner", "there is only one --text-key, so nothing is joined", "leave it out")
@@ -114,6 +113,14 @@ def whole_number(text: str) -> int:
     if not re.fullmatch("[0-9]{1,18}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at most 18 digits")
     return int(text)
+
+
+def real_number(text: str) -> float:
+    """An argument type, to be bounded."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def positive_number(text: str) -> int:

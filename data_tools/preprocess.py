@@ -63,11 +63,9 @@ def add_options(parser: ToolParser) -> None:
         "--eod-piece", metavar="PIECE", help="control piece that ends a document (default: the model's own end piece)"
     )
     parser.add_argument("--part", type=part, metavar="K/N", help="only part K of N, to PREFIX.part-K-of-N")
-    parser.add_argument(
+    parser.add_keys(
         "--metadata",
-        action="append",
-        metavar="KEY",
-        help="keep this key of every document, or of the names of its folders (as lang=de/), with its file and line, "
+        "keep this key of every document, or of the names of its folders (as lang=de/), with its file and line, "
         "in PREFIX.metadata.ndjson; may be repeated; null where a document has none, refused where no document has it",
     )
     parser.add_argument(

@@ -16,7 +16,7 @@ from pathlib import Path
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
 from attnres_train.strict_json import as_strict, as_text, dumps
-from data_tools.command import Report, Tool, ToolParser, bad_records_of, reading_of, whole_number
+from data_tools.command import Report, Tool, ToolParser, bad_records_of, reading_of, real_number, whole_number
 from data_tools.inputs import find_inputs
 from data_tools.progress import progress
 from data_tools.records import BYTE_ORDER_MARK, Document, documents_of
@@ -42,11 +42,9 @@ def add_options(parser: ToolParser) -> None:
         "--valid-fraction", type=fraction, required=True, metavar="F", help="share for validation, 0 < F < 1"
     )
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="default: 1")
-    parser.add_argument(
+    parser.add_keys(
         "--metadata",
-        action="append",
-        metavar="KEY",
-        help="of .parquet files keep this column and the text alone (default: all); add it to every document where it "
+        "of .parquet files keep this column and the text alone (default: all); add it to every document where it "
         "stands in the names of folders (as lang=de/); may be repeated; refused where no document has it",
     )
     parser.add_overwrite()
@@ -54,10 +52,7 @@ def add_options(parser: ToolParser) -> None:
 
 def fraction(text: str) -> float:
     """An argument type: a number between 0 and 1, both excluded."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    number = real_number(text)
     if not 0 < number < 1:
         raise argparse.ArgumentTypeError("must be above 0 and below 1")
     return number

@@ -20,7 +20,16 @@ from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, coverage_advice, smallest_vocabulary, train_model
 from attnres_train.tokenizer.words import SPACE_PIECE
 from data_tools.bad_records import BadRecords
-from data_tools.command import Report, Tool, ToolParser, bad_records_of, positive_number, reading_of, whole_number
+from data_tools.command import (
+    Report,
+    Tool,
+    ToolParser,
+    bad_records_of,
+    positive_number,
+    reading_of,
+    real_number,
+    whole_number,
+)
 from data_tools.inputs import Inputs, find_inputs
 from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import progress, waiting
@@ -62,13 +71,7 @@ def add_options(parser: ToolParser) -> None:
         metavar="F",
         help="share of the text whose characters become pieces; the rest is spelt in bytes (default: 1.0)",
     )
-    parser.add_argument(
-        "--sample-mib",
-        type=positive_number,
-        default=SAMPLE_MIB,
-        metavar="N",
-        help=f"text to train on, in MiB; of more, a random sample is used (default: {SAMPLE_MIB})",
-    )
+    parser.add_number("--sample-mib", SAMPLE_MIB, "text to train on, in MiB; of more, a random sample is used")
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="of the sample (default: 1)")
     parser.add_argument("--split-digits", action="store_true", help="every digit is a piece of its own")
     parser.add_overwrite()
@@ -76,10 +79,7 @@ def add_options(parser: ToolParser) -> None:
 
 def coverage(text: str) -> float:
     """An argument type: a share that sentencepiece accepts."""
-    try:
-        share = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    share = real_number(text)
     if not 0.98 <= share <= 1.0:
         raise argparse.ArgumentTypeError("must be between 0.98 and 1.0")
     return share
