@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
-from attnres_train.tokenizer.round_trip import RoundTrip, check_round_trip
+from attnres_train.tokenizer.loss import RoundTrip, check_round_trip
 from attnres_train.tokenizer.sampling import Sample
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, coverage_advice, smallest_vocabulary, train_model
