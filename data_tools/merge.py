@@ -19,7 +19,7 @@ import numpy as np
 
 from attnres_train import __version__
 from attnres_train.data.files import blocks_of
-from attnres_train.data.indexed import IndexedReader, bin_path
+from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, list_path, sidecar_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile, open_pair
 from attnres_train.errors import Problem, Refused, refuse
@@ -34,7 +34,7 @@ while the tokens are copied. Pairs of other tools, without manifests, can be joi
 """
 
 LISTS = ("metadata", "skipped")
-FILES = (".bin", ".idx", ".metadata.ndjson", ".skipped.ndjson", ".json")
+ENDINGS = [str(path) for path in (bin_path(""), idx_path(""), *(list_path("", c) for c in LISTS), sidecar_path(""))]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def merge(arguments: argparse.Namespace) -> Report:
     first = pairs[0]
     vocabulary_size = first.manifest.vocabulary_size if first.manifest else int(np.iinfo(first.token_type).max) + 1
     output = prefix_argument(arguments.output)
-    outputs = {content: Path(f"{output}.{content}.ndjson") for content in LISTS}
+    outputs = {content: list_path(output, content) for content in LISTS}
     with (
         progress("merge", sum(pair.bin_bytes for pair in pairs)) as tell,
         IndexedWriter(
@@ -85,7 +85,7 @@ def merge(arguments: argparse.Namespace) -> Report:
             copied += _append(writer, pair)
             tell(copied, 0)
         for content, path in outputs.items():
-            _join_lists(writer, path, [Path(f"{pair.prefix}.{content}.ndjson") for pair in pairs])
+            _join_lists(writer, path, [list_path(pair.prefix, content) for pair in pairs])
         facts = writer.finish()
         manifest = _manifest([pair.manifest for pair in pairs if pair.manifest], facts, writer.list_digests())
         writer.publish(manifest.to_json() if manifest else None)
@@ -118,7 +118,7 @@ def _prefixes(names: Sequence[str], problems: list[Problem]) -> list[str]:
     found: dict[str, str] = {}
     named: set[str] = set()
     for name in names:
-        ending = next((ending for ending in FILES if name.endswith(ending)), "")
+        ending = next((ending for ending in ENDINGS if name.endswith(ending)), "")
         prefix = name.removesuffix(ending)
         real = os.path.realpath(prefix)
         if ending in ("", ".idx") and real in named:

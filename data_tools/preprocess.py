@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from attnres_train import __version__
 from attnres_train.data.files import partial_path
-from attnres_train.data.indexed import bin_path
+from attnres_train.data.indexed import bin_path, list_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile
 from attnres_train.errors import Refused, refuse
@@ -125,7 +124,7 @@ def _check_loss(arguments: argparse.Namespace, task: Task, counts: dict[str, int
 
 def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, Assembly]:
     """Work on the shards that are not finished, and join all; returns also how many were finished before."""
-    metadata_path, skipped_path = Path(f"{task.prefix}.metadata.ndjson"), Path(f"{task.prefix}.skipped.ndjson")
+    metadata_path, skipped_path = list_path(task.prefix, "metadata"), list_path(task.prefix, "skipped")
     most_bad = bad_records_of(arguments).most_allowed
     encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder, arguments.no_loss)
     keys = [folder.key(shard) for shard in task.shards]

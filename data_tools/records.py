@@ -215,7 +215,7 @@ def _read_whole(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
         data = stream.read(reading.longest_bytes + 1)
         try:
             if len(data) > reading.longest_bytes:
-                raise _too_large(_size(stream, disk, piece.path), reading)
+                raise _too_large(piece.path.stat().st_size if stream is disk else None, reading)
             text = _decode(data.removeprefix(BYTE_ORDER_MARK))
             if data.count(0) > MOST_NULS * len(data):
                 what = f"{data.count(0)} of {len(data)} bytes are NUL: UTF-16 without a mark?"
@@ -224,10 +224,6 @@ def _read_whole(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
         except Unreadable as error:
             yield BadRecord(None, error.kind, str(error))
         advance(piece.path.stat().st_size)
-
-
-def _size(stream: BinaryIO, disk: BinaryIO, path: Path) -> int | None:
-    return path.stat().st_size if stream is disk else None
 
 
 def _read_rows(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:

@@ -180,13 +180,8 @@ class _Gunzip:
         self._zlib = zlib.decompressobj(wbits=31)
         self.needs_input = True
 
-    @property
-    def eof(self) -> bool:
-        return self._zlib.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._zlib.unused_data
+    def __getattr__(self, name: str) -> Any:  # `eof` and `unused_data`
+        return getattr(self._zlib, name)
 
     def decompress(self, data: bytes, most: int) -> bytes:
         """At most `most` bytes; what is left of `data` waits for the next call."""

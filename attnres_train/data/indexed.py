@@ -75,6 +75,11 @@ def sidecar_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.json")
 
 
+def list_path(prefix: str | Path, content: str) -> Path:
+    """A list beside the pair `prefix`: `metadata` of its documents, or the records that were `skipped`."""
+    return Path(f"{prefix}.{content}.ndjson")
+
+
 class IndexedReader:
     """A pair: its index memory mapped and checked, its tokens read where they are asked for.
 
