@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from attnres_train.console_encoding import print_every_character
+from attnres_train.data.files import Existing
 from attnres_train.errors import ExitCode, Refused, problems_as_json, refuse
 from attnres_train.strict_json import dumps
 from data_tools.bad_records import BadRecords
@@ -45,8 +46,12 @@ class ToolParser(argparse.ArgumentParser):
         """An option that may be repeated."""
         self.add_argument(name, action="append", metavar="KEY", help=what)
 
-    def add_overwrite(self) -> None:
-        self.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
+    def add_overwrite(self, otherwise: Existing) -> None:
+        """What to do about outputs that exist, as `existing`: replace them, or `otherwise`."""
+        what = "replace outputs that exist"
+        self.add_argument(
+            "--overwrite", action="store_const", dest="existing", const="replace", default=otherwise, help=what
+        )
 
     def add_inputs(self) -> None:
         """The inputs, where their text is, and what to do about records that cannot be read."""

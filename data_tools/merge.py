@@ -56,7 +56,7 @@ class Pair:
 def add_options(parser: ToolParser) -> None:
     parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="a pair's path without .bin or .idx")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the files to write")
-    parser.add_overwrite()
+    parser.add_overwrite(otherwise="refuse")
 
 
 def merge(arguments: argparse.Namespace) -> Report:
@@ -72,13 +72,7 @@ def merge(arguments: argparse.Namespace) -> Report:
     outputs = {content: list_path(output, content) for content in LISTS}
     with (
         progress("merge", sum(pair.bin_bytes for pair in pairs)) as tell,
-        IndexedWriter(
-            output,
-            vocabulary_size,
-            "replace" if arguments.overwrite else "refuse",
-            tuple(outputs.values()),
-            first.token_type,
-        ) as writer,
+        IndexedWriter(output, vocabulary_size, arguments.existing, tuple(outputs.values()), first.token_type) as writer,
     ):
         copied = 0
         for pair in pairs:

@@ -72,7 +72,7 @@ def add_options(parser: ToolParser) -> None:
         action="store_true",
         help="stop at the first text that does not come back from its tokens (default: store it, and tell the loss)",
     )
-    parser.add_overwrite()
+    parser.add_overwrite(otherwise="refuse")
 
 
 def part(text: str) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     """
     started = time.monotonic()
     task = plan_task(arguments)
-    made = None if arguments.overwrite else made_already(task)
+    made = None if arguments.existing == "replace" else made_already(task)
     folder = WorkFolder(task.prefix, task.recipe)
     if made is not None:
         _check_loss(arguments, task, made.counts)
@@ -135,10 +135,7 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
         # The pool comes first: workers forked later would hold the output's lock after a kill of this process.
         WorkerPool(encode, min(arguments.workers, len(task.shards)), tell) as pool,
         IndexedWriter(
-            task.prefix,
-            task.tokenizer.vocab_size,
-            "replace" if arguments.overwrite else "refuse",
-            (metadata_path, skipped_path),
+            task.prefix, task.tokenizer.vocab_size, arguments.existing, (metadata_path, skipped_path)
         ) as writer,
         SourceDigests(task.pieces, task.rest) as digests,
         _work_in(folder, keys),

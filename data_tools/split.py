@@ -47,7 +47,7 @@ def add_options(parser: ToolParser) -> None:
         "of .parquet files keep this column and the text alone (default: all); add it to every document where it "
         "stands in the names of folders (as lang=de/); may be repeated; refused where no document has it",
     )
-    parser.add_overwrite()
+    parser.add_overwrite(otherwise="compare")
 
 
 def fraction(text: str) -> float:
@@ -82,10 +82,7 @@ def split(arguments: argparse.Namespace) -> Report:
     if arguments.metadata is None:
         reading = replace(reading, metadata_keys=None)
     without: Counter[str] = Counter()
-    with (
-        Publication(outputs, "replace" if arguments.overwrite else "compare") as publication,
-        progress("split", inputs.total_bytes) as tell,
-    ):
+    with Publication(outputs, arguments.existing) as publication, progress("split", inputs.total_bytes) as tell:
         files = [publication.open(path) for path in outputs]
         documents, texts = [0, 0], 0
         for document in documents_of(inputs.files, reading, bad, tell):

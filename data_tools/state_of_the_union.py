@@ -28,7 +28,7 @@ files are read; no code of it is run. A second run that would write the same fil
 
 def add_options(parser: ToolParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE.jsonl", help="file to write")
-    parser.add_overwrite()
+    parser.add_overwrite(otherwise="compare")
 
 
 def speech_files() -> list[Path]:
@@ -55,7 +55,7 @@ def state_of_the_union(arguments: argparse.Namespace) -> Report:
     files = speech_files()
     output = Path(arguments.output)
     text_bytes = 0
-    with Publication([output], "replace" if arguments.overwrite else "compare") as publication:
+    with Publication([output], arguments.existing) as publication:
         corpus = publication.open(output)
         for path in files:
             data = path.read_bytes()

@@ -74,7 +74,7 @@ def add_options(parser: ToolParser) -> None:
     parser.add_number("--sample-mib", SAMPLE_MIB, "text to train on, in MiB; of more, a random sample is used")
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="of the sample (default: 1)")
     parser.add_argument("--split-digits", action="store_true", help="every digit is a piece of its own")
-    parser.add_overwrite()
+    parser.add_overwrite(otherwise="refuse")
 
 
 def coverage(text: str) -> float:
@@ -114,7 +114,7 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         raise refuse("--output", f"{output} is one of the inputs", "name another file")
     reading, bad, counts = reading_of(arguments), bad_records_of(arguments), Counter[str]()
     sample = Sample(arguments.sample_mib << 20, arguments.seed)
-    with Publication([output], "replace" if arguments.overwrite else "refuse") as publication:
+    with Publication([output], arguments.existing) as publication:
         for text in _texts(inputs, reading, bad, counts):
             sample.add(text)
         if not counts["documents"]:
