@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
+from attnres_train.data.manifest import Options
 from data_tools.bad_records import KEY_MISSING, UNREADABLE, BadRecords, SkippedRecord, Unreadable
 from data_tools.content import MARKS, not_utf8_but
 from data_tools.inputs import compression_of, kind_of
@@ -42,6 +43,24 @@ class Reading:
     """What else is asked for, in the record or in the names of its folders; None for all columns of a `.parquet`."""
     joiner: str = "\n\n"
     longest_bytes: int = 4 * MIB
+
+    def options(self) -> Options:
+        """As a manifest keeps it."""
+        metadata, joiner = list(self.metadata_keys or ()), self.joiner if len(self.text_keys) > 1 else None
+        longest = self.longest_bytes // MIB
+        return {"text_keys": list(self.text_keys), "joiner": joiner, "longest_mib": longest, "metadata": metadata}
+
+    @classmethod
+    def of(cls, options: Options) -> Reading:
+        """From what a manifest keeps; its version 1 had one key, under another name."""
+        keys = options.get("text_keys", [str(options.get("text_key", "text"))])
+        longest, joiner, metadata = options.get("longest_mib"), options.get("joiner"), options.get("metadata")
+        return cls(
+            tuple(map(str, keys)) if isinstance(keys, list) else ("text",),
+            metadata_keys=tuple(map(str, metadata)) if isinstance(metadata, list) else (),
+            joiner=joiner if isinstance(joiner, str) else cls.joiner,
+            longest_bytes=longest * MIB if isinstance(longest, int) else cls.longest_bytes,
+        )
 
 
 class Document(NamedTuple):

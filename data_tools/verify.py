@@ -23,7 +23,6 @@ from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE, groups
 from data_tools.bad_records import BadRecords
 from data_tools.command import Report, Tool, ToolParser
-from data_tools.pieces import MIB
 from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import Tell, progress
 from data_tools.records import Reading, documents_of
@@ -128,7 +127,7 @@ def _check_text(
         progress("verify", sum(path.stat().st_size for path in files)) as tell,
         WorkerPool(compare, arguments.workers) as pool,
     ):
-        for counts, found in pool.map(_batches(files, _reading(manifest), bad, tell)):
+        for counts, found in pool.map(_batches(files, Reading.of(manifest.options), bad, tell)):
             total.update(counts)
             different += found
     if total["documents"] != reader.num_documents:
@@ -143,19 +142,6 @@ def _check_text(
     without = f"; {bad.total:,} records of the sources are not among them" if bad.total else ""
     text = f"every document says what its source says{without}"
     return {"text": text, "documents_with_u2581": total["with_space_sign"], **bad.report()}
-
-
-def _reading(manifest: Manifest) -> Reading:
-    options = manifest.options
-    # Version 1 of the manifest had one key, under another name.
-    keys = options.get("text_keys", [str(options.get("text_key", "text"))])
-    longest, joiner, metadata = options.get("longest_mib"), options.get("joiner"), options.get("metadata")
-    return Reading(
-        tuple(map(str, keys)) if isinstance(keys, list) else ("text",),
-        metadata_keys=tuple(map(str, metadata)) if isinstance(metadata, list) else (),
-        joiner=joiner if isinstance(joiner, str) else "\n\n",
-        longest_bytes=longest * MIB if isinstance(longest, int) else Reading().longest_bytes,
-    )
 
 
 def _batches(files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell) -> Iterator[tuple[int, list[str]]]:
