@@ -107,10 +107,10 @@ def _other(head: bytes) -> str | None:
 
 def _wrong(path: Path, head: bytes, but: str, inside: str = "") -> Unreadable:
     """That the file is `but`: what it seems to be, within a compression `inside`, and its right name or a remedy."""
-    return Unreadable("not what its name says", _what_it_is(path, head, but, inside), of_file=True)
+    return Unreadable("not what its name says", _wrong_words(path, head, but, inside), of_file=True)
 
 
-def _what_it_is(path: Path, head: bytes, but: str, inside: str) -> str:
+def _wrong_words(path: Path, head: bytes, but: str, inside: str) -> str:
     but = f"inside, {but}" if inside else but
     if words := _other(head):
         return f"is {words}, {but}: unpack or convert it"
