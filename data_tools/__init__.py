@@ -24,7 +24,7 @@ How text becomes tokens, from the file to the pair:
     pool.py         shards shared among processes, deaths noticed at once
     work.py         finished shards, kept for the run after a kill
     assemble.py     finished shards in order to one pair
-    bad_records.py  the policy on bad records and the account of them
+    bad_records.py  why a record is none, the policy on that and the account of it
 
     command.py, progress.py, statistics.py: what the tools share
 
@@ -44,7 +44,7 @@ import sys
 
 
 def _stop(number: int, frame: object) -> None:
-    """Ends a tool that has not begun, or is done, without a traceback; in between `command.run_tool` sees to it."""
+    """Ends a tool that has not begun, or is done, without a traceback; in between `command.Tool` sees to it."""
     os.write(2, b"interrupted\n")
     os._exit(1)
 

@@ -14,7 +14,7 @@ import numpy as np
 from attnres_train.data.files import blocks_of
 from attnres_train.data.indexed import LENGTH_TYPE
 from attnres_train.data.indexed_writer import IndexedWriter
-from attnres_train.errors import Refused, refuse
+from attnres_train.errors import refuse
 from data_tools.bad_records import BadRecords, SkippedRecord
 from data_tools.inputs import kind_of
 from data_tools.pieces import Piece, Shard
@@ -96,12 +96,9 @@ class Assembly:
         found = (checksum, size, lengths.size, int(lengths.sum(dtype=np.int64)))
         wanted = (facts.bin_crc32, facts.tokens * self.writer.type.itemsize, facts.documents, facts.tokens)
         if found != wanted:
-            raise self._damaged(key)
-
-    def _damaged(self, key: str) -> Refused:
-        name = str(self.folder.file(key, "bin"))
-        self.folder.forget(key)
-        return refuse(name, "is not as it was written, so it was removed", "run the same command again; check the disk")
+            self.folder.forget(key)
+            remedy = "run the same command again; check the disk"
+            raise refuse(str(self.folder.file(key, "bin")), "is not as it was written, so it was removed", remedy)
 
 
 def count_before(piece: Piece) -> int:

@@ -1,22 +1,35 @@
-"""The policy on bad records, and the account of all that was not stored."""
+"""Why a record is none, the policy on bad records, and the account of all that was not stored."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from attnres_train.errors import Refused, refuse
-from data_tools.json_lines import KEY_MISSING
-from data_tools.pieces import Piece
-from data_tools.progress import Tell
-from data_tools.records import BadRecord, Document, Reading, read_documents
 
 MOST_LISTED = 1000
 """Bad records listed one by one in a report; of more, only the number is kept."""
+KEY_MISSING = "key missing"
+"""The kind of a record, or a whole file of rows, that has no text under the key asked for."""
+UNREADABLE = "unreadable"
+"""The kind of a file that is damaged."""
+
+
+class Unreadable(Exception):
+    """Why the record at hand, or its file from there on, cannot be read; `kind` in a word or two, to count by.
+
+    `of_file` where that is so from the file's first record on, or is told once for all of it; `records` says how many
+    are known to be lost with it.
+    """
+
+    def __init__(self, kind: str, reason: str, *, of_file: bool = False, records: int = 1):
+        super().__init__(reason)
+        self.kind = kind
+        self.of_file = of_file
+        self.records = records
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,7 @@ class BadRecords:
         self._listing: BinaryIO | None = None
         self.by_kind: Counter[str] = Counter()
         self.listed: list[SkippedRecord] = []
+        self.blank_documents = 0
         self.blank: list[tuple[str, int]] = []
         self.empty_files: list[str] = []
 
@@ -84,10 +98,12 @@ class BadRecords:
         if len(self.blank) < MOST_LISTED:
             self.blank.append((file, line))
 
-    def nothing(self, inputs: Sequence[str], blank: int) -> Refused:
-        """That none of `inputs` gave a document, and what they hold instead: `blank` ones, bad ones, nothing at all."""
+    def nothing(self, inputs: Sequence[str]) -> Refused:
+        """That none of `inputs` gave a document, and what they hold instead: blank ones, bad ones, nothing at all."""
         kinds = ", ".join(f"{kind} {count}" for kind, count in self.by_kind.most_common())
-        what = f"no document with text: {blank} blank, {self.total} bad" + (f" ({kinds})" if kinds else "")
+        what = f"no document with text: {self.blank_documents} blank, {self.total} bad" + (
+            f" ({kinds})" if kinds else ""
+        )
         if self.empty_files:
             what += f", files that are empty: {len(self.empty_files)}"
         return refuse(", ".join(inputs), what, "check --text-key and the files")
@@ -109,28 +125,3 @@ class BadRecords:
             "blank": [{"file": file, "line": line} for file, line in self.blank],
             "empty_files": self.empty_files,
         }
-
-
-def documents_of(
-    files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell | None = None
-) -> Iterator[Document]:
-    """The documents of whole `files`, one after the other in this process, blank ones too; `bad` is told the others."""
-    read_bytes = 0
-
-    def advance(amount: int) -> None:
-        nonlocal read_bytes
-        read_bytes += amount
-        if tell is not None:
-            tell(read_bytes, 0)
-
-    for path in files:
-        record: Document | BadRecord | None = None
-        for record in read_documents(Piece(path, None, None, 0), reading, advance):
-            if isinstance(record, BadRecord):
-                bad.add(SkippedRecord(str(path), *record))
-            else:
-                if record.is_blank:
-                    bad.add_blank(str(path), record.number)
-                yield record
-        if record is None:
-            bad.empty_files.append(str(path))

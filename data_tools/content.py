@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnres_train.tokenizer.file_kinds import what_it_is
+from data_tools.bad_records import Unreadable
 from data_tools.inputs import compression_of, ending_of, kind_of
 
 LOOKED_AT = 4096
@@ -44,25 +45,12 @@ OTHERS = (
     (b"%PDF-", "a PDF document"),
 )
 """Files that are not read under any name."""
-MARKS = {
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
+MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """Byte order marks of what is not UTF-8. Longer ones first: one begins as another."""
 
 
-class WrongContent(Exception):
-    """A file is not what its name says; the message tells what it is and what to do, `kind` in a word or two."""
-
-    def __init__(self, message: str, kind: str = "not what its name says"):
-        super().__init__(message)
-        self.kind = kind
-
-
 def check_file(path: Path, head: bytes) -> None:
-    """Raises WrongContent where a file that begins with `head` is not compressed as its name says, or is a pointer."""
+    """Raises Unreadable where a file that begins with `head` is not compressed as its name says, or is a pointer."""
     head = head[:LOOKED_AT]
     if len(head) < LARGEST_POINTER:
         _check_pointer(head)
@@ -72,7 +60,7 @@ def check_file(path: Path, head: bytes) -> None:
 
 
 def check_inside(path: Path, head: bytes) -> None:
-    """Raises WrongContent where `head`, which the file holds when it is decompressed, is of another kind than named."""
+    """Raises Unreadable where `head`, which the file holds when it is decompressed, is of another kind than named."""
     head = head[:LOOKED_AT]
     kind = kind_of(path)
     inner = compression_of(path)
@@ -85,7 +73,7 @@ def check_inside(path: Path, head: bytes) -> None:
     if kind == ".jsonl":
         # One bad file, not as many bad records as it has line breaks. A `.txt` file may well hold a page.
         if mark := next((name for start, name in MARKS.items() if head.startswith(start)), None):
-            raise WrongContent(not_utf8_but(mark), "not UTF-8")
+            raise Unreadable("not UTF-8", not_utf8_but(mark), of_file=True)
         if head.lstrip()[:1] == b"<":
             raise _wrong(path, head, "no lines of JSON", inner)
 
@@ -99,11 +87,10 @@ def _check_pointer(head: bytes) -> None:
     if head.startswith(b"version http") and b"\noid " in head and b"\nsize " in head:
         size = head.split(b"\nsize ", 1)[1].split()[0].decode(errors="replace")
         what = f"is a Git LFS pointer, not the file of {size} bytes that it stands for: get that with `git lfs pull`"
-        raise WrongContent(what, "pointer")
+        raise Unreadable("pointer", what, of_file=True)
     if head.startswith(b"/annex/objects/"):
-        raise WrongContent(
-            "is a git-annex pointer, not the file it stands for: get that with `git annex get`", "pointer"
-        )
+        what = "is a git-annex pointer, not the file it stands for: get that with `git annex get`"
+        raise Unreadable("pointer", what, of_file=True)
 
 
 def _archive(head: bytes) -> str | None:
@@ -118,25 +105,29 @@ def _other(head: bytes) -> str | None:
     return next((words for start, words in OTHERS if head.startswith(start)), None)
 
 
-def _wrong(path: Path, head: bytes, but: str, inside: str = "") -> WrongContent:
+def _wrong(path: Path, head: bytes, but: str, inside: str = "") -> Unreadable:
     """That the file is `but`: what it seems to be, within a compression `inside`, and its right name or a remedy."""
+    return Unreadable("not what its name says", _wrong_words(path, head, but, inside), of_file=True)
+
+
+def _wrong_words(path: Path, head: bytes, but: str, inside: str) -> str:
     but = f"inside, {but}" if inside else but
     if words := _other(head):
-        return WrongContent(f"is {words}, {but}: unpack or convert it")
+        return f"is {words}, {but}: unpack or convert it"
     words = what_it_is(head)
     if (ending := _archive(head)) is None:
         ending = _text_ending(path, head)
     if ending is None:
-        return WrongContent(f"is {but}: it begins with the bytes {head[:8].hex(' ')}; make it again")
+        return f"is {but}: it begins with the bytes {head[:8].hex(' ')}; make it again"
     if words.startswith(("HTML", "a Git LFS")):
-        return WrongContent(f"is {words}, {but}: get it again")
+        return f"is {words}, {but}: get it again"
     words = {".jsonl": "plain text, a JSON object a line,", ".txt": "plain text,"}.get(ending, f"{words},")
     if inside and ending in COMPRESSED:
-        return WrongContent(f"is {words} {but}: it was compressed twice; unpack it once")
+        return f"is {words} {but}: it was compressed twice; unpack it once"
     own = ending_of(path)
     stem = path.name.removesuffix(compression_of(path)).removesuffix(own)
     name = stem + (own + ending if ending in COMPRESSED else ending + inside)
-    return WrongContent(f"is {words} {but}: name it {name}")
+    return f"is {words} {but}: name it {name}"
 
 
 def _text_ending(path: Path, head: bytes) -> str | None:

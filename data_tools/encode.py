@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -58,7 +57,8 @@ class ShardEncoder:
             return kept
         with ExitStack() as stack:
             files = {c: stack.enter_context(open(self.folder.aside(key, c), "wb")) for c in CONTENTS}
-            facts = replace(_ShardWork(self, files, advance).run(shard), digests=digests)
+            facts = _ShardWork(self, files, advance).run(shard)
+        facts.digests = digests
         status_now = [_status(piece.path) for piece in shard.pieces]
         if status_now != status and _as_it_is(shard)[1] != digests:
             names = ", ".join(str(piece.path) for piece in shard.pieces[:3])
@@ -95,45 +95,25 @@ class _ShardWork:
         self.files = files
         self.advance = advance
         self.place = 0
-        self.counts: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
-        self.blank: list[tuple[int, int]] = []
-        self.lost: Counter[str] = Counter()
-        self.without: Counter[str] = Counter()
-        self.documents = self.tokens = self.crc = 0
-        self.largest_id: int | None = None
+        self.facts = ShardFacts()
 
     def run(self, shard: Shard) -> ShardFacts:
-        numbers: list[int] = []
+        numbers = self.facts.piece_records
         for self.place, piece in enumerate(shard.pieces):
             numbers.append(0)
-            for batch in self._batches(piece):
+            for batch in groups(self._records(piece), _held_bytes, BATCH_BYTES):
                 numbers[-1] = batch[-1].number or numbers[-1]
                 self._encode(piece, [record for record in batch if isinstance(record, Document)])
             if self._is_over():
+                self.facts.is_whole = False
                 break
-        return ShardFacts(
-            documents=self.documents,
-            tokens=self.tokens,
-            largest_id=self.largest_id,
-            bin_crc32=self.crc,
-            counts=dict(self.counts),
-            skipped=dict(self.skipped),
-            piece_records=tuple(numbers),
-            is_whole=not self._is_over(),
-            blank=tuple(self.blank),
-            lost=dict(self.lost),
-            without=dict(self.without),
-        )
+        return self.facts
 
     def _is_over(self) -> bool:
-        return self.encoder.most_bad is not None and self.skipped.total() > self.encoder.most_bad
-
-    def _batches(self, piece: Piece) -> Iterator[list[Document | BadRecord]]:
-        """Records of `piece` in batches of some BATCH_BYTES, up to the one that is a bad record too many."""
-        return groups(self._records(piece), _held_bytes, BATCH_BYTES)
+        return self.encoder.most_bad is not None and self.facts.skipped.total() > self.encoder.most_bad
 
     def _records(self, piece: Piece) -> Iterator[Document | BadRecord]:
+        """The records of `piece`, up to the one that is a bad record too many."""
         for record in read_documents(piece, self.encoder.reading, self.advance):
             if isinstance(record, BadRecord):
                 self._skip(record)
@@ -142,7 +122,7 @@ class _ShardWork:
                 return
 
     def _skip(self, bad: BadRecord) -> None:
-        self.skipped[bad.kind] += bad.records
+        self.facts.skipped[bad.kind] += bad.records
         number = "" if bad.number is None else str(bad.number)
         reason = " ".join(bad.reason.split())
         line = f"{self.place}\t{number}\t{bad.records}\t{bad.kind}\t{reason}\n"
@@ -151,8 +131,9 @@ class _ShardWork:
     def _encode(self, piece: Piece, records: list[Document]) -> None:
         documents = [document for document in records if not document.is_blank]
         blank = [(self.place, record.number) for record in records if record.is_blank]
-        self.counts["blank_documents"] += len(blank)
-        self.blank += blank[: MOST_LISTED - len(self.blank)]
+        facts, counts = self.facts, self.facts.counts
+        counts["blank_documents"] += len(blank)
+        facts.blank += blank[: MOST_LISTED - len(facts.blank)]
         if not documents:
             return
         tokenizer, eod_id = self.encoder.tokenizer, self.encoder.eod_id
@@ -170,17 +151,17 @@ class _ShardWork:
             raise refuse(key, error.message, error.remedy) from None
         self.files["bin"].write(packed.data)
         self.files["lengths"].write(packed.lengths.tobytes())
-        self.crc = zlib.crc32(packed.data, self.crc)
-        self.documents += len(documents)
-        self.tokens += ids.size
+        facts.bin_crc32 = zlib.crc32(packed.data, facts.bin_crc32)
+        facts.documents += len(documents)
+        facts.tokens += ids.size
         if packed.largest_id is not None:
-            self.largest_id = max(self.largest_id or 0, packed.largest_id)
-        self.counts["characters"] += sum(len(document.text) for document in documents)
-        self.counts["text_bytes"] += sum(document.text_bytes for document in documents)
-        self.counts["space_sign_characters"] += sum(document.text.count(SPACE_PIECE) for document in documents)
-        self.counts["cut_words"] += encoded.cut_words
+            facts.largest_id = max(facts.largest_id or 0, packed.largest_id)
+        counts["characters"] += sum(len(document.text) for document in documents)
+        counts["text_bytes"] += sum(document.text_bytes for document in documents)
+        counts["space_sign_characters"] += sum(document.text.count(SPACE_PIECE) for document in documents)
+        counts["cut_words"] += encoded.cut_words
         if tokenizer.unk_id is not None:
-            self.counts["unknown_tokens"] += int(np.count_nonzero(ids == tokenizer.unk_id))
+            counts["unknown_tokens"] += int(np.count_nonzero(ids == tokenizer.unk_id))
         self._write_metadata(documents)
         self.advance(0, ids.size)
 
@@ -196,15 +177,15 @@ class _ShardWork:
             if self.encoder.refuse_loss:
                 words = loss_in_words({**found, "characters": len(document.text)}, lost)
                 raise UnstorableDocument(index, f"--no-loss: {words}", LOSSLESS)
-            self.lost += lost
-            self.counts.update(found)
+            self.facts.lost += lost
+            self.facts.counts.update(found)
 
     def _write_metadata(self, documents: list[Document]) -> None:
         keys = self.encoder.reading.metadata_keys
         if not keys:
             return
         for document in documents:
-            self.without.update(key for key in keys if key not in document.fields)
+            self.facts.without.update(key for key in keys if key not in document.fields)
             rest = dumps({key: document.fields.get(key) for key in keys}, default=as_text)
             self.files["metadata"].write(f"{self.place}\t{document.number}\t{rest}\n".encode())
 

@@ -68,11 +68,6 @@ def compression_of(path: Path) -> str:
     return path.suffix if path.suffix in COMPRESSIONS else ""
 
 
-def is_known(path: Path) -> bool:
-    """Whether the reader knows the ending of the file's name."""
-    return path.name.endswith(KNOWN_ENDINGS)
-
-
 def find_inputs(arguments: Sequence[str]) -> Inputs:
     """The files that `arguments` name: in the order given, those of a folder or pattern sorted by path.
 
@@ -166,7 +161,7 @@ def _of_pattern(path: Path) -> tuple[list[Path], list[Path]]:
 def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
     """The files of a known kind below `folder`, and those that are left out."""
     below = sorted(_files_below(folder, set()))
-    known = [path for path in below if is_known(path) and ending_of(path) not in OTHER_NAMES]
+    known = [path for path in below if path.name.endswith(KNOWN_ENDINGS) and ending_of(path) not in OTHER_NAMES]
     wanted = [path for path in known if not _is_private(path.relative_to(folder))]
     return wanted, sorted(set(below) - set(wanted))
 
@@ -231,7 +226,7 @@ def _wrong(files: Sequence[Path]) -> Iterator[Problem]:
     for path in files:
         if (name := os.fsencode(path).decode(errors="backslashreplace")) != str(path):
             yield _wrong_name(path, name)
-        elif not is_known(path):
+        elif not path.name.endswith(KNOWN_ENDINGS):
             endings = ", ".join(KNOWN_ENDINGS)
             yield Problem(str(path), "is of an unknown kind, told by the end of its name", f"known endings: {endings}")
         elif not path.exists():

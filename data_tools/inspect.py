@@ -20,15 +20,9 @@ from attnres_train.errors import refuse
 from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.loss import loss_in_words
 from attnres_train.tokenizer.protocol import Tokenizer
-from data_tools.command import Report, report_lines, run_tool, tool_parser, whole_number
+from data_tools.command import Report, Tool, ToolParser, report_lines, whole_number
 from data_tools.progress import progress
-from data_tools.statistics import (
-    LengthBin,
-    histogram_lines,
-    length_histogram,
-    token_statistics,
-    unigram_entropy_nats,
-)
+from data_tools.statistics import LengthBin, histogram_lines, length_histogram, token_statistics, unigram_entropy_nats
 
 DESCRIPTION = """\
 Check that PREFIX.bin and PREFIX.idx are whole and belong together, and say what they hold: from the pair
@@ -41,16 +35,14 @@ for a trained one. `python -m data_tools.verify` compares every byte with the ma
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("inspect", DESCRIPTION)
-    parser.add_argument("prefix", metavar="PREFIX", help="the pair's path without .bin or .idx")
+def add_options(parser: ToolParser) -> None:
+    parser.add_pair()
     parser.add_argument("--documents", type=whole_number, default=0, metavar="K", help="show K documents")
     parser.add_argument("--from", dest="first", type=whole_number, default=0, metavar="I", help="the first one shown")
     parser.add_argument("--tokenizer", metavar="MODEL", help="the pair's tokenizer, to show text instead of ids")
     parser.add_argument("--statistics", action="store_true", help="read every token")
     parser.add_argument("--entropy", action="store_true", help="read every token for the unigram entropy alone")
     parser.add_argument("--plot", metavar="FILE.png", help="draw the histogram of lengths (needs matplotlib)")
-    return parser
 
 
 def inspect(arguments: argparse.Namespace) -> Report:
@@ -161,8 +153,7 @@ def _show(reader: IndexedReader, tokenizer: Tokenizer | None, index: int) -> dic
     return {"document": index, "tokens": len(ids), **content}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), inspect, argv, show)
+main = Tool("inspect", DESCRIPTION, add_options, inspect, show)
 
 
 if __name__ == "__main__":

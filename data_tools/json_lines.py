@@ -10,21 +10,12 @@ from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from data_tools.bad_records import Unreadable
+
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 STRUCTURE = re.compile(rb"(?:[\[\]{}:,\s\d.eE+-]|true|false|null)*")
 """All that JSON has outside of strings."""
 ONE_A_LINE = "one object a line is wanted, as `jq -c .` writes it, or `jq -c '.[]'` the elements of an array"
-
-KEY_MISSING = "key missing"
-"""The kind of a record, or a whole file of rows, that has no text under the key asked for."""
-
-
-class BadRecordError(ValueError):
-    """Why the record at hand is no document; `kind` in a word or two, to count by."""
-
-    def __init__(self, kind: str, reason: str):
-        super().__init__(reason)
-        self.kind = kind
 
 
 class _Ambiguous(dict[str, Any]):
@@ -36,24 +27,24 @@ class _Ambiguous(dict[str, Any]):
 def json_object(content: str, asked: Collection[str], is_part: bool) -> dict[str, Any]:
     """The object of a line. Only what is `asked` for is judged, so other keys may come twice.
 
-    `is_part` says that the line goes on with a value that began in a line before. Raises BadRecordError.
+    `is_part` says that the line goes on with a value that began in a line before. Raises Unreadable.
     """
     if is_part:
-        raise BadRecordError("over several lines", f"is part of a value that began in a line before: {ONE_A_LINE}")
+        raise Unreadable("over several lines", f"is part of a value that began in a line before: {ONE_A_LINE}")
     try:
         record = _parsed(content)
     except json.JSONDecodeError as error:
         if goes_on(content.encode(), after=b",[:{"):
-            raise BadRecordError("over several lines", f"goes on in the next line: {ONE_A_LINE}") from None
+            raise Unreadable("over several lines", f"goes on in the next line: {ONE_A_LINE}") from None
         what = error.msg.removesuffix(" at")
-        raise BadRecordError("not JSON", f"not JSON: {what} at column {error.colno}") from None
+        raise Unreadable("not JSON", f"not JSON: {what} at column {error.colno}") from None
     except RecursionError:
-        raise BadRecordError("not JSON", "not usable JSON: nested too deeply") from None
+        raise Unreadable("not JSON", "not usable JSON: nested too deeply") from None
     if not isinstance(record, dict):
         hint = f": {ONE_A_LINE}" if isinstance(record, list) else ""
-        raise BadRecordError("not an object", f"not a JSON object but {json_kind(record)}{hint}")
+        raise Unreadable("not an object", f"not a JSON object but {json_kind(record)}{hint}")
     if isinstance(record, _Ambiguous) and (again := record.twice.intersection(asked)):
-        raise BadRecordError("key twice", f"has the key {min(again)!r} more than once")
+        raise Unreadable("key twice", f"has the key {min(again)!r} more than once")
     return record
 
 

@@ -13,18 +13,17 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from attnres_train import __version__
 from attnres_train.data.files import blocks_of
-from attnres_train.data.indexed import IndexedReader, bin_path
+from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, list_path, sidecar_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile, open_pair
 from attnres_train.errors import Problem, Refused, refuse
-from data_tools.command import Report, add_overwrite_argument, prefix_argument, run_tool, tool_parser
+from data_tools.command import Report, Tool, ToolParser, prefix_argument
 from data_tools.progress import progress
 
 DESCRIPTION = """\
@@ -35,7 +34,7 @@ while the tokens are copied. Pairs of other tools, without manifests, can be joi
 """
 
 LISTS = ("metadata", "skipped")
-FILES = (".bin", ".idx", ".metadata.ndjson", ".skipped.ndjson", ".json")
+ENDINGS = [str(path) for path in (bin_path(""), idx_path(""), *(list_path("", c) for c in LISTS), sidecar_path(""))]
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,10 @@ class Pair:
         return cls(prefix, reader.type, reader.num_tokens * reader.type.itemsize, manifest)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("merge", DESCRIPTION)
+def add_options(parser: ToolParser) -> None:
     parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="a pair's path without .bin or .idx")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the files to write")
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite(otherwise="refuse")
 
 
 def merge(arguments: argparse.Namespace) -> Report:
@@ -72,23 +69,17 @@ def merge(arguments: argparse.Namespace) -> Report:
     first = pairs[0]
     vocabulary_size = first.manifest.vocabulary_size if first.manifest else int(np.iinfo(first.token_type).max) + 1
     output = prefix_argument(arguments.output)
-    outputs = {content: Path(f"{output}.{content}.ndjson") for content in LISTS}
+    outputs = {content: list_path(output, content) for content in LISTS}
     with (
         progress("merge", sum(pair.bin_bytes for pair in pairs)) as tell,
-        IndexedWriter(
-            output,
-            vocabulary_size,
-            "replace" if arguments.overwrite else "refuse",
-            tuple(outputs.values()),
-            first.token_type,
-        ) as writer,
+        IndexedWriter(output, vocabulary_size, arguments.existing, tuple(outputs.values()), first.token_type) as writer,
     ):
         copied = 0
         for pair in pairs:
             copied += _append(writer, pair)
             tell(copied, 0)
         for content, path in outputs.items():
-            _join_lists(writer, path, [Path(f"{pair.prefix}.{content}.ndjson") for pair in pairs])
+            _join_lists(writer, path, [list_path(pair.prefix, content) for pair in pairs])
         facts = writer.finish()
         manifest = _manifest([pair.manifest for pair in pairs if pair.manifest], facts, writer.list_digests())
         writer.publish(manifest.to_json() if manifest else None)
@@ -121,7 +112,7 @@ def _prefixes(names: Sequence[str], problems: list[Problem]) -> list[str]:
     found: dict[str, str] = {}
     named: set[str] = set()
     for name in names:
-        ending = next((ending for ending in FILES if name.endswith(ending)), "")
+        ending = next((ending for ending in ENDINGS if name.endswith(ending)), "")
         prefix = name.removesuffix(ending)
         real = os.path.realpath(prefix)
         if ending in ("", ".idx") and real in named:
@@ -159,20 +150,13 @@ def _in_order(pairs: list[Pair]) -> list[Pair]:
 def _check_shared(pairs: list[Pair]) -> None:
     """Raises Refused where parts that share a file have read different ones under its name."""
     rest: tuple[str, ...] = ()
-    for before, pair in pairwise(pairs):
-        if (
-            before.manifest is None
-            or pair.manifest is None
-            or before.manifest.part is None
-            or pair.manifest.part is None
-        ):
-            continue
-        rest = rest or before.manifest.part.rest
-        begun = pair.manifest.part.begun
-        if rest and begun and rest[: len(begun)] != begun:
+    for pair in pairs:
+        assert pair.manifest is not None and pair.manifest.part is not None
+        part = pair.manifest.part
+        if rest and part.begun and rest[: len(part.begun)] != part.begun:
             what = f"has read another {pair.manifest.sources[0].path} than the part that began it"
             raise refuse(pair.prefix, what, "make both parts again, of copies that are the same")
-        rest = rest[len(begun) :]
+        rest = rest[len(part.begun) :] or part.rest
 
 
 def _differences(pair: Pair, first: Pair) -> list[tuple[str, object, object]]:
@@ -260,8 +244,7 @@ def _same_file(one: SourceFile, other: SourceFile) -> bool:
     return (Path(one.path).name, one.bytes) == (Path(other.path).name, other.bytes)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), merge, argv)
+main = Tool("merge", DESCRIPTION, add_options, merge)
 
 
 if __name__ == "__main__":

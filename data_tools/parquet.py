@@ -12,11 +12,11 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 from pyarrow import parquet
 
+from data_tools.bad_records import KEY_MISSING, UNREADABLE, Unreadable
 from data_tools.inputs import compression_of
-from data_tools.json_lines import KEY_MISSING
 from data_tools.parquet_pages import first_byte, pages_of
 from data_tools.pieces import MIB, Piece
-from data_tools.streams import READ_BYTES, DamagedStream, TooLong, is_damage, open_seekable
+from data_tools.streams import READ_BYTES, TooLong, is_damage, open_seekable
 
 BATCH_ROWS = 32
 """Rows that are held at once, where they are small."""
@@ -24,6 +24,7 @@ BATCH_BYTES = 32 << 20
 """What these may take, by the pages they lie in."""
 WIDEST_BYTES = 8
 """Of a number, a date, or the place of a text."""
+TEXT_TYPES = {pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()}
 SIZED_BY_VALUE = ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 PAGES_A_RECORD = 32
 """A row group is read where decoding its pages takes at most so many times the longest record."""
@@ -46,7 +47,7 @@ def group_sizes(path: Path) -> tuple[tuple[int, int], ...] | None:
             sizes = [end - start for start, end in pairwise(edges)]
             found = tuple((group.num_rows, size) for group, size in zip(groups, sizes, strict=True))
             return found if min(sizes) > 0 else None
-    except DamagedStream:
+    except Unreadable:
         # Whoever reads it will meet and tell the damage.
         return None
 
@@ -74,7 +75,7 @@ def _opened(path: Path) -> Iterator[tuple[parquet.ParquetFile, BinaryIO]]:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and not is_damage(error):
             raise
-        raise DamagedStream(" ".join(str(error).split())) from error
+        raise Unreadable(UNREADABLE, " ".join(str(error).split())) from error
 
 
 def read_rows(
@@ -87,7 +88,7 @@ def read_rows(
     """The rows of `piece`: of text columns the bytes as stored, or None for null; of others, None for all, the
     Python value.
 
-    Of a row whose texts, or whose others, are beyond `longest_bytes`, the size. Raises DamagedStream for a damaged
+    Of a row whose texts, or whose others, are beyond `longest_bytes`, the size. Raises Unreadable for a damaged
     file, with the rows that are lost, for a missing column, a text column that holds no text, and pages too large.
     """
     rows = told = done = 0
@@ -107,11 +108,11 @@ def read_rows(
                     now = piece.bytes * done // max(1, rows)
                     advance(now - told)
                     told = now
-    except DamagedStream as error:
+    except Unreadable as error:
         if error.of_file or rows - done <= 1:
             raise
         what = f"{error}; the {rows - done:,} rows from there on are left out with it"
-        raise DamagedStream(what, error.kind, records=rows - done) from error
+        raise Unreadable(error.kind, what, records=rows - done) from error
 
 
 def _rows_at_once(
@@ -119,7 +120,7 @@ def _rows_at_once(
 ) -> int:
     """How many rows of a row group may be decoded together.
 
-    Raises DamagedStream where its pages alone take too much.
+    Raises Unreadable where its pages alone take too much.
     """
     if _is_encrypted(file, disk):
         return 1
@@ -142,7 +143,7 @@ def _rows_at_once(
         )
         enough = -(-held // (PAGES_A_RECORD * MIB))
         remedy = f"write it again with fewer rows a page, or pass --longest-mib {enough}"
-        raise DamagedStream(f"{what}: {remedy}", "too large")
+        raise Unreadable("too large", f"{what}: {remedy}")
     return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, values)))
 
 
@@ -151,25 +152,13 @@ def _check_columns(file: parquet.ParquetFile, text_columns: Sequence[str], other
     for name in (*text_columns, *others):
         if name not in schema.names:
             columns = ", ".join(schema.names[:10]) or "none"
-            raise DamagedStream(f"has no column {name!r} (its columns: {columns})", KEY_MISSING, of_file=True)
+            raise Unreadable(KEY_MISSING, f"has no column {name!r} (its columns: {columns})", of_file=True)
         if schema.names.count(name) > 1:
-            raise DamagedStream(f"has more than one column {name!r}", "key twice", of_file=True)
+            raise Unreadable("key twice", f"has more than one column {name!r}", of_file=True)
     for name in text_columns:
         kind = schema.field(name).type
-        if not _is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
-            raise DamagedStream(f"the column {name!r} holds {kind}, no text", "not a string", of_file=True)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-    )
-    return any(test(kind) for test in tests)
+        if (kind.value_type if pa.types.is_dictionary(kind) else kind) not in TEXT_TYPES:
+            raise Unreadable("not a string", f"the column {name!r} holds {kind}, no text", of_file=True)
 
 
 def _rows(batch: pa.RecordBatch, text_columns: Sequence[str], longest_bytes: int) -> Iterator[dict[str, Any] | TooLong]:

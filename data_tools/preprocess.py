@@ -12,32 +12,23 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from attnres_train import __version__
 from attnres_train.data.files import partial_path
-from attnres_train.data.indexed import bin_path
+from attnres_train.data.indexed import bin_path, list_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.loss import LOSSLESS, loss_in_words
 from data_tools.assemble import Assembly
-from data_tools.bad_records import BadRecords, documents_of
-from data_tools.command import (
-    Report,
-    add_bad_record_arguments,
-    add_input_arguments,
-    add_overwrite_argument,
-    bad_records_of,
-    positive_number,
-    run_tool,
-    tool_parser,
-)
+from data_tools.bad_records import BadRecords
+from data_tools.command import Report, Tool, ToolParser, bad_records_of
 from data_tools.encode import ShardEncoder
 from data_tools.pieces import Piece
-from data_tools.pool import WorkerPool, available_cpus
+from data_tools.pool import WorkerPool
 from data_tools.progress import progress
+from data_tools.records import documents_of
 from data_tools.sources import SourceDigests
 from data_tools.task import Task, made_already, plan_task
 from data_tools.work import WorkFolder
@@ -61,31 +52,19 @@ worked on by many processes at once; a compressed or `.txt` file by one, so give
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("preprocess", DESCRIPTION)
-    add_input_arguments(parser)
-    add_bad_record_arguments(parser)
+def add_options(parser: ToolParser) -> None:
+    parser.add_inputs()
     parser.add_argument("--tokenizer", required=True, metavar="MODEL", help="sentencepiece model, or tokenizer.json")
     parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the files to write")
-    parser.add_argument(
-        "--workers",
-        type=positive_number,
-        default=available_cpus(),
-        metavar="N",
-        help="processes that encode (default: one a CPU)",
-    )
+    parser.add_workers("encode")
     parser.add_argument("--no-eod", action="store_true", help="do not end documents with the end-of-document piece")
     parser.add_argument(
-        "--eod-piece",
-        metavar="PIECE",
-        help="control piece that ends a document (default: the model's own end piece)",
+        "--eod-piece", metavar="PIECE", help="control piece that ends a document (default: the model's own end piece)"
     )
     parser.add_argument("--part", type=part, metavar="K/N", help="only part K of N, to PREFIX.part-K-of-N")
-    parser.add_argument(
+    parser.add_keys(
         "--metadata",
-        action="append",
-        metavar="KEY",
-        help="keep this key of every document, or of the names of its folders (as lang=de/), with its file and line, "
+        "keep this key of every document, or of the names of its folders (as lang=de/), with its file and line, "
         "in PREFIX.metadata.ndjson; may be repeated; null where a document has none, refused where no document has it",
     )
     parser.add_argument(
@@ -93,8 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="stop at the first text that does not come back from its tokens (default: store it, and tell the loss)",
     )
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite(otherwise="refuse")
 
 
 def part(text: str) -> tuple[int, int]:
@@ -112,7 +90,7 @@ def preprocess(arguments: argparse.Namespace) -> Report:
     """
     started = time.monotonic()
     task = plan_task(arguments)
-    made = None if arguments.overwrite else made_already(task)
+    made = None if arguments.existing == "replace" else made_already(task)
     folder = WorkFolder(task.prefix, task.recipe)
     if made is not None:
         _check_loss(arguments, task, made.counts)
@@ -146,7 +124,7 @@ def _check_loss(arguments: argparse.Namespace, task: Task, counts: dict[str, int
 
 def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tuple[Manifest, int, Assembly]:
     """Work on the shards that are not finished, and join all; returns also how many were finished before."""
-    metadata_path, skipped_path = Path(f"{task.prefix}.metadata.ndjson"), Path(f"{task.prefix}.skipped.ndjson")
+    metadata_path, skipped_path = list_path(task.prefix, "metadata"), list_path(task.prefix, "skipped")
     most_bad = bad_records_of(arguments).most_allowed
     encode = ShardEncoder(task.tokenizer, task.reading, task.eod_id, most_bad, folder, arguments.no_loss)
     keys = [folder.key(shard) for shard in task.shards]
@@ -157,10 +135,7 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
         # The pool comes first: workers forked later would hold the output's lock after a kill of this process.
         WorkerPool(encode, min(arguments.workers, len(task.shards)), tell) as pool,
         IndexedWriter(
-            task.prefix,
-            task.tokenizer.vocab_size,
-            "replace" if arguments.overwrite else "refuse",
-            (metadata_path, skipped_path),
+            task.prefix, task.tokenizer.vocab_size, arguments.existing, (metadata_path, skipped_path)
         ) as writer,
         SourceDigests(task.pieces, task.rest) as digests,
         _work_in(folder, keys),
@@ -181,8 +156,8 @@ def _make(task: Task, folder: WorkFolder, arguments: argparse.Namespace) -> tupl
         _check_loss(arguments, task, assembly.counts)
         if pair.documents == 0 or _absent(assembly):
             folder.remove()  # it would only be found so again
-            blank = assembly.counts["blank_documents"]
-            raise _no_such_key(task, assembly) if pair.documents else bad.nothing(arguments.inputs, blank)
+            bad.blank_documents = assembly.counts["blank_documents"]
+            raise _no_such_key(task, assembly) if pair.documents else bad.nothing(arguments.inputs)
         manifest = _manifest(task, pair, digests.describe(read), dict(assembly.counts), bad.total)
         begun = tuple(read[piece] for piece in task.begun)
         part_made = task.part and replace(task.part, begun=begun, rest=digests.of_rest())
@@ -260,8 +235,7 @@ def _report(status: str, task: Task, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), preprocess, argv)
+main = Tool("preprocess", DESCRIPTION, add_options, preprocess)
 
 
 if __name__ == "__main__":

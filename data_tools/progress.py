@@ -15,16 +15,19 @@ Tell = Callable[[int, int], None]
 
 
 @contextmanager
-def progress(label: str, total_bytes: int, done_bytes: int = 0) -> Iterator[Tell]:
-    """Shows the way from `done_bytes` to `total_bytes` on stderr; gives the function that is told how far it is.
+def progress(label: str, total_bytes: int) -> Iterator[Tell]:
+    """Shows the way to `total_bytes` on stderr; gives the function that is told how far it is."""
 
-    MB/s and tokens/s are of this run, without what was done before.
-    """
+    def words(read_bytes: int, tokens: int, seconds: float) -> str:
+        left = (total_bytes - read_bytes) * seconds / read_bytes if read_bytes else None
+        rest = "" if left is None else f", {max(0.0, left) / 60:.0f} min left"
+        return f"{read_bytes / max(1, total_bytes):.1%}, {speed_words(read_bytes, tokens, seconds)}{rest}"
+
     if sys.stderr.isatty():
-        with _bar(label, total_bytes, done_bytes) as tell:
+        with _bar(label, total_bytes) as tell:
             yield tell
     else:
-        yield _lines(label, total_bytes, done_bytes)
+        yield _lines(label, words)
 
 
 @contextmanager
@@ -35,57 +38,40 @@ def waiting(label: str) -> Iterator[Callable[[], None]]:
 
         with Console(stderr=True).status(label):
             yield lambda: None
-        return
-    started = last = time.monotonic()
-
-    def tell() -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= LINE_SECONDS:
-            last = now
-            print(f"{label}: {(now - started) / 60:.1f} min so far", file=sys.stderr, flush=True)
-
-    yield tell
+    else:
+        tell = _lines(label, lambda read_bytes, tokens, seconds: f"{seconds / 60:.1f} min so far")
+        yield lambda: tell(0, 0)
 
 
 @contextmanager
-def _bar(label: str, total_bytes: int, done_bytes: int) -> Iterator[Tell]:
+def _bar(label: str, total_bytes: int) -> Iterator[Tell]:
     # A library that only this needs.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-    )
+    speed = TextColumn("{task.fields[speed]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), speed, TimeRemainingColumn())
     started = time.monotonic()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total_bytes, completed=done_bytes, speed="")
+        task = bar.add_task(label, total=total_bytes, speed="")
 
         def tell(read_bytes: int, tokens: int) -> None:
             speed = speed_words(read_bytes, tokens, time.monotonic() - started)
-            bar.update(task, completed=done_bytes + read_bytes, speed=speed)
+            bar.update(task, completed=read_bytes, speed=speed)
 
         yield tell
 
 
-def _lines(label: str, total_bytes: int, done_bytes: int) -> Tell:
+def _lines(label: str, words: Callable[[int, int, float], str]) -> Tell:
+    """Prints `words` now and then: of what it is told and the seconds since the beginning."""
     started = last = time.monotonic()
 
     def tell(read_bytes: int, tokens: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last < LINE_SECONDS:
-            return
-        last = now
-        seconds = now - started
-        left = (total_bytes - done_bytes - read_bytes) * seconds / read_bytes if read_bytes else None
-        there = (done_bytes + read_bytes) / max(1, total_bytes)
-        rest = "" if left is None else f", {max(0.0, left) / 60:.0f} min left"
-        print(f"{label}: {there:.1%}, {speed_words(read_bytes, tokens, seconds)}{rest}", file=sys.stderr, flush=True)
+        if now - last >= LINE_SECONDS:
+            last = now
+            print(f"{label}: {words(read_bytes, tokens, now - started)}", file=sys.stderr, flush=True)
 
     return tell
 

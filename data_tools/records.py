@@ -6,17 +6,20 @@ several; a `.txt` file is one document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import unquote
 
+from attnres_train.data.manifest import Options
+from data_tools.bad_records import KEY_MISSING, UNREADABLE, BadRecords, SkippedRecord, Unreadable
 from data_tools.content import MARKS, not_utf8_but
 from data_tools.inputs import compression_of, kind_of
-from data_tools.json_lines import KEY_MISSING, BadRecordError, goes_on, json_kind, json_object, lookalike
+from data_tools.json_lines import goes_on, json_kind, json_object, lookalike
 from data_tools.pieces import MIB, Piece
-from data_tools.streams import DamagedStream, TooLong, check_to_its_end, open_stream, read_lines, skip_line
+from data_tools.progress import Tell
+from data_tools.streams import TooLong, check_to_its_end, open_stream, read_lines, skip_line
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MOST_NULS = 1 / 4
@@ -40,6 +43,24 @@ class Reading:
     """What else is asked for, in the record or in the names of its folders; None for all columns of a `.parquet`."""
     joiner: str = "\n\n"
     longest_bytes: int = 4 * MIB
+
+    def options(self) -> Options:
+        """As a manifest keeps it."""
+        metadata, joiner = list(self.metadata_keys or ()), self.joiner if len(self.text_keys) > 1 else None
+        longest = self.longest_bytes // MIB
+        return {"text_keys": list(self.text_keys), "joiner": joiner, "longest_mib": longest, "metadata": metadata}
+
+    @classmethod
+    def of(cls, options: Options) -> Reading:
+        """From what a manifest keeps; its version 1 had one key, under another name."""
+        keys = options.get("text_keys", [str(options.get("text_key", "text"))])
+        longest, joiner, metadata = options.get("longest_mib"), options.get("joiner"), options.get("metadata")
+        return cls(
+            tuple(map(str, keys)) if isinstance(keys, list) else ("text",),
+            metadata_keys=tuple(map(str, metadata)) if isinstance(metadata, list) else (),
+            joiner=joiner if isinstance(joiner, str) else cls.joiner,
+            longest_bytes=longest * MIB if isinstance(longest, int) else cls.longest_bytes,
+        )
 
 
 class Document(NamedTuple):
@@ -94,11 +115,37 @@ def read_documents(piece: Piece, reading: Reading, advance: Advance | None = Non
         for record in read(piece, reading, tell):
             number = record.number
             yield _with_folder(record, folder) if folder and isinstance(record, Document) else record
-    except DamagedStream as error:
-        reason = f"cannot be read to its end: {error}" if error.kind == "unreadable" else str(error)
+    except Unreadable as error:
+        reason = f"cannot be read to its end: {error}" if error.kind == UNREADABLE else str(error)
         if not piece.start or not error.of_file:
             place = None if number is None or error.of_file else number + 1
             yield BadRecord(place, error.kind, reason, error.records)
+
+
+def documents_of(
+    files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell | None = None
+) -> Iterator[Document]:
+    """The documents of whole `files`, one after the other in this process, blank ones too; `bad` is told the others."""
+    read_bytes = 0
+
+    def advance(amount: int) -> None:
+        nonlocal read_bytes
+        read_bytes += amount
+        if tell is not None:
+            tell(read_bytes, 0)
+
+    for path in files:
+        record: Document | BadRecord | None = None
+        for record in read_documents(Piece(path, None, None, 0), reading, advance):
+            if isinstance(record, BadRecord):
+                bad.add(SkippedRecord(str(path), *record))
+            else:
+                if record.is_blank:
+                    bad.blank_documents += 1
+                    bad.add_blank(str(path), record.number)
+                yield record
+        if record is None:
+            bad.empty_files.append(str(path))
 
 
 def _is_empty(path: Path) -> bool:
@@ -178,7 +225,7 @@ def _line_record(number: int, line: bytes | TooLong, reading: Reading, is_part: 
         fields = json_object(_decode(content), (*reading.text_keys, *(reading.metadata_keys or ())), is_part)
         text, size = _join(fields, reading)
         return Document(number, text, size, line, fields)
-    except BadRecordError as error:
+    except Unreadable as error:
         return BadRecord(number, error.kind, str(error))
 
 
@@ -187,20 +234,15 @@ def _read_whole(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Do
         data = stream.read(reading.longest_bytes + 1)
         try:
             if len(data) > reading.longest_bytes:
-                raise _too_large(_size(stream, disk, piece.path), reading)
+                raise _too_large(piece.path.stat().st_size if stream is disk else None, reading)
             text = _decode(data.removeprefix(BYTE_ORDER_MARK))
             if data.count(0) > MOST_NULS * len(data):
-                raise BadRecordError(
-                    "not UTF-8", f"{data.count(0)} of {len(data)} bytes are NUL: UTF-16 without a mark?"
-                )
+                what = f"{data.count(0)} of {len(data)} bytes are NUL: UTF-16 without a mark?"
+                raise Unreadable("not UTF-8", what)
             yield Document(1, text, len(data.removeprefix(BYTE_ORDER_MARK)), b"", {"text": text})
-        except BadRecordError as error:
+        except Unreadable as error:
             yield BadRecord(None, error.kind, str(error))
         advance(piece.path.stat().st_size)
-
-
-def _size(stream: BinaryIO, disk: BinaryIO, path: Path) -> int | None:
-    return path.stat().st_size if stream is disk else None
 
 
 def _read_rows(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Document | BadRecord]:
@@ -214,24 +256,24 @@ def _read_rows(piece: Piece, reading: Reading, advance: Advance) -> Iterator[Doc
             fields = row | {key: None if row[key] is None else _decode(row[key]) for key in reading.text_keys}
             text, size = _join(fields, reading)
             yield Document(number, text, size, b"", fields)
-        except BadRecordError as error:
+        except Unreadable as error:
             yield BadRecord(number, error.kind, str(error))
 
 
-def _too_large(size: int | None, reading: Reading) -> BadRecordError:
+def _too_large(size: int | None, reading: Reading) -> Unreadable:
     holds = "holds more than" if size is None else f"holds {size / MIB:,.1f} MiB, more than"
     limit = reading.longest_bytes / MIB
-    return BadRecordError("too large", f"{holds} the {limit:g} MiB that one record may have (--longest-mib)")
+    return Unreadable("too large", f"{holds} the {limit:g} MiB that one record may have (--longest-mib)")
 
 
 def _decode(data: bytes) -> str:
     for mark, name in MARKS.items():
         if data.startswith(mark):
-            raise BadRecordError("not UTF-8", not_utf8_but(name))
+            raise Unreadable("not UTF-8", not_utf8_but(name))
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadRecordError("not UTF-8", f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from None
+        raise Unreadable("not UTF-8", f"not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from None
 
 
 def _join(fields: dict[str, Any], reading: Reading) -> tuple[str, int]:
@@ -239,11 +281,11 @@ def _join(fields: dict[str, Any], reading: Reading) -> tuple[str, int]:
     for key in reading.text_keys:
         if key not in fields:
             keys = ", ".join(sorted(fields)[:10]) or "none"
-            raise BadRecordError(KEY_MISSING, f"has no key {key!r} (its keys: {keys}{lookalike(key, fields)})")
+            raise Unreadable(KEY_MISSING, f"has no key {key!r} (its keys: {keys}{lookalike(key, fields)})")
         if fields[key] is None:
-            raise BadRecordError("null", f"the value of {key!r} is null")
+            raise Unreadable("null", f"the value of {key!r} is null")
         if not isinstance(fields[key], str):
-            raise BadRecordError("not a string", f"the value of {key!r} is no string but {json_kind(fields[key])}")
+            raise Unreadable("not a string", f"the value of {key!r} is no string but {json_kind(fields[key])}")
     # Parts without text would only leave joiners behind.
     texts = [fields[key] for key in reading.text_keys]
     text = texts[0] if len(texts) == 1 else reading.joiner.join(filter(None, texts))
@@ -252,4 +294,4 @@ def _join(fields: dict[str, Any], reading: Reading) -> tuple[str, int]:
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
         what = f"not Unicode text: lone surrogate U+{code:04X} at character {error.start}"
-        raise BadRecordError("lone surrogate", what) from None
+        raise Unreadable("lone surrogate", what) from None

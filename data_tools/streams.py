@@ -17,26 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from data_tools.content import COMPRESSED, LONGEST_START, LOOKED_AT, WrongContent, check_file, check_inside
+from data_tools.bad_records import UNREADABLE, Unreadable
+from data_tools.content import COMPRESSED, LONGEST_START, LOOKED_AT, check_file, check_inside
 from data_tools.inputs import compression_of
 
 READ_BYTES = 1 << 20
 STEP_BYTES = 1 << 16
 """What a decompressor is given at once."""
-
-
-class DamagedStream(Exception):
-    """A file cannot be read any further; the message says why, `kind` in a word or two.
-
-    `of_file` where that is so from its first record on, or is told once for all of it; `records` says how many are
-    known to be lost with it.
-    """
-
-    def __init__(self, message: str, kind: str = "unreadable", *, of_file: bool = False, records: int = 1):
-        super().__init__(message)
-        self.kind = kind
-        self.of_file = of_file
-        self.records = records
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,7 @@ class TooLong:
 def open_stream(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """The file on disk and what it holds, decompressed as its name says; the same object where it is plain.
 
-    Raises DamagedStream, also later while it is read inside the block, where it is not what its name says, or the
+    Raises Unreadable, also later while it is read inside the block, where it is not what its name says, or the
     compression is cut or wrong; at the end of the block where what follows a whole stream is none.
     """
     try:
@@ -68,20 +55,16 @@ def open_stream(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
             yield disk, cast(BinaryIO, inside)
             if streams.junk_bytes:
                 what = f"ends with {streams.junk_bytes:,} bytes that are no stream of {compression_of(path)}"
-                raise DamagedStream(f"{what}; all before them was read", "junk at the end", of_file=True)
-    except WrongContent as error:
-        raise DamagedStream(str(error), error.kind, of_file=True) from error
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DamagedStream(str(error)) from error
-    except OSError as error:
-        if not is_damage(error):
+                raise Unreadable("junk at the end", f"{what}; all before them was read", of_file=True)
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and not is_damage(error):
             raise
-        raise DamagedStream(str(error)) from error
+        raise Unreadable(UNREADABLE, str(error)) from error
     except Exception as error:
         # The class lives in a module that is imported only where such a file is met.
         if type(error).__name__ != "ZstdError":
             raise
-        raise DamagedStream(_explained(str(error))) from error
+        raise Unreadable(UNREADABLE, _explained(str(error))) from error
 
 
 def is_damage(error: OSError) -> bool:
@@ -92,19 +75,19 @@ def is_damage(error: OSError) -> bool:
 def check_to_its_end(path: Path) -> None:
     """Decompresses the compressed lines of `path` and keeps none: what a checksum or a cut end disproves is not text.
 
-    Raises DamagedStream, with the number of lines that are lost, where that fails. Of the time of `preprocess` it takes
+    Raises Unreadable, with the number of lines that are lost, where that fails. Of the time of `preprocess` it takes
     some 5% for gzip and zstd, a fifth for xz, a third for bzip2.
     """
     try:
         with open_stream(path) as (_, stream):
             while stream.read(READ_BYTES):
                 pass
-    except DamagedStream as error:
-        if error.kind != "unreadable":
+    except Unreadable as error:
+        if error.kind != UNREADABLE:
             return
         lines = _lines_before_damage(path)
         what = f"{error}; the {lines:,} lines before that are left out with it" if lines else str(error)
-        raise DamagedStream(what, of_file=True, records=max(1, lines)) from error
+        raise Unreadable(UNREADABLE, what, of_file=True, records=max(1, lines)) from error
 
 
 def _lines_before_damage(path: Path) -> int:
@@ -197,13 +180,8 @@ class _Gunzip:
         self._zlib = zlib.decompressobj(wbits=31)
         self.needs_input = True
 
-    @property
-    def eof(self) -> bool:
-        return self._zlib.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._zlib.unused_data
+    def __getattr__(self, name: str) -> Any:  # `eof` and `unused_data`
+        return getattr(self._zlib, name)
 
     def decompress(self, data: bytes, most: int) -> bytes:
         """At most `most` bytes; what is left of `data` waits for the next call."""
@@ -229,7 +207,7 @@ def _decompressor_of(compression: str) -> Callable[[], Any]:
 def open_seekable(path: Path) -> Iterator[BinaryIO]:
     """A file that can be read in any order: the file itself, or what it holds, in an unnamed temporary file.
 
-    Raises DamagedStream as `open_stream` does.
+    Raises Unreadable as `open_stream` does.
     """
     with open_stream(path) as (disk, stream):
         if stream is disk:

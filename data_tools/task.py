@@ -84,13 +84,7 @@ def plan_task(arguments: argparse.Namespace) -> Task:
         part=part_made,
         rest=rest,
         reading=reading,
-        options={
-            "text_keys": list(reading.text_keys),
-            "joiner": reading.joiner if len(reading.text_keys) > 1 else None,
-            "longest_mib": arguments.longest_mib,
-            "metadata": list(reading.metadata_keys or ()),
-            "bad_records": arguments.bad_records,
-        },
+        options=reading.options() | {"bad_records": arguments.bad_records},
     )
 
 

@@ -8,33 +8,32 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from attnres_train.data.files import Publication
 from attnres_train.errors import refuse
-from attnres_train.tokenizer.round_trip import RoundTrip, check_round_trip
+from attnres_train.tokenizer.loss import RoundTrip, check_round_trip
 from attnres_train.tokenizer.sampling import Sample
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, coverage_advice, smallest_vocabulary, train_model
 from attnres_train.tokenizer.words import SPACE_PIECE
-from data_tools.bad_records import BadRecords, documents_of
+from data_tools.bad_records import BadRecords
 from data_tools.command import (
     Report,
-    add_bad_record_arguments,
-    add_input_arguments,
-    add_overwrite_argument,
+    Tool,
+    ToolParser,
     bad_records_of,
     positive_number,
     reading_of,
-    run_tool,
-    tool_parser,
+    real_number,
     whole_number,
 )
 from data_tools.inputs import Inputs, find_inputs
 from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import progress, waiting
-from data_tools.records import Reading
+from data_tools.records import Reading, documents_of
 
 DESCRIPTION = """\
 Train a sentencepiece model whose text comes back exactly as it went in: nothing is normalised, spaces, tabs
@@ -54,10 +53,8 @@ ROUND_TRIP_BYTES = 8 << 20
 """Text that is encoded and decoded after training; a few seconds."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("train_tokenizer", DESCRIPTION)
-    add_input_arguments(parser)
-    add_bad_record_arguments(parser)
+def add_options(parser: ToolParser) -> None:
+    parser.add_inputs()
     parser.add_argument("--output", required=True, metavar="FILE", help="model file to write")
     parser.add_argument(
         "--vocab-size",
@@ -74,49 +71,29 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="F",
         help="share of the text whose characters become pieces; the rest is spelt in bytes (default: 1.0)",
     )
-    parser.add_argument(
-        "--sample-mib",
-        type=positive_number,
-        default=SAMPLE_MIB,
-        metavar="N",
-        help=f"text to train on, in MiB; of more, a random sample is used (default: {SAMPLE_MIB})",
-    )
+    parser.add_number("--sample-mib", SAMPLE_MIB, "text to train on, in MiB; of more, a random sample is used")
     parser.add_argument("--seed", type=whole_number, default=1, metavar="S", help="of the sample (default: 1)")
     parser.add_argument("--split-digits", action="store_true", help="every digit is a piece of its own")
-    add_overwrite_argument(parser)
-    return parser
+    parser.add_overwrite(otherwise="refuse")
 
 
 def coverage(text: str) -> float:
     """An argument type: a share that sentencepiece accepts."""
-    try:
-        share = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+    share = real_number(text)
     if not 0.98 <= share <= 1.0:
         raise argparse.ArgumentTypeError("must be between 0.98 and 1.0")
     return share
 
 
-class TextStream:
+def _texts(inputs: Inputs, reading: Reading, bad: BadRecords, counts: Counter[str]) -> Iterator[str]:
     """The texts of all documents, counted as they pass."""
-
-    def __init__(self, inputs: Inputs, reading: Reading, bad: BadRecords):
-        self._inputs = inputs
-        self._reading = reading
-        self.bad = bad
-        self.documents = self.blank_documents = self.text_bytes = self.space_sign_characters = 0
-
-    def __iter__(self) -> Iterator[str]:
-        with progress("read", self._inputs.total_bytes) as tell:
-            for document in documents_of(self._inputs.files, self._reading, self.bad, tell):
-                if document.is_blank:
-                    self.blank_documents += 1
-                else:
-                    self.documents += 1
-                    self.text_bytes += document.text_bytes
-                    self.space_sign_characters += document.text.count(SPACE_PIECE)
-                    yield document.text
+    with progress("read", inputs.total_bytes) as tell:
+        for document in documents_of(inputs.files, reading, bad, tell):
+            if not document.is_blank:
+                counts["documents"] += 1
+                counts["text_bytes"] += document.text_bytes
+                counts["space_sign_characters"] += document.text.count(SPACE_PIECE)
+                yield document.text
 
 
 def train_tokenizer(arguments: argparse.Namespace) -> Report:
@@ -135,13 +112,13 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
     output = Path(arguments.output)
     if output.resolve() in {path.resolve() for path in inputs.files}:
         raise refuse("--output", f"{output} is one of the inputs", "name another file")
-    texts = TextStream(inputs, reading_of(arguments), bad_records_of(arguments))
+    reading, bad, counts = reading_of(arguments), bad_records_of(arguments), Counter[str]()
     sample = Sample(arguments.sample_mib << 20, arguments.seed)
-    with Publication([output], "replace" if arguments.overwrite else "refuse") as publication:
-        for text in texts:
+    with Publication([output], arguments.existing) as publication:
+        for text in _texts(inputs, reading, bad, counts):
             sample.add(text)
-        if not texts.documents:
-            raise texts.bad.nothing(arguments.inputs, texts.blank_documents)
+        if not counts["documents"]:
+            raise bad.nothing(arguments.inputs)
         used = {"sample_documents": sample.num_documents(), "sample_bytes": sample.num_bytes}
         to_check = sample.part(ROUND_TRIP_BYTES)
         model = _trained(sample, options)
@@ -159,13 +136,13 @@ def train_tokenizer(arguments: argparse.Namespace) -> Report:
         "eod_id": tokenizer.eod_id,
         "pad_id": tokenizer.pad_id,
         "unknown_id": tokenizer.unk_id,
-        "documents": texts.documents,
-        "text_bytes": texts.text_bytes,
+        "documents": counts["documents"],
+        "text_bytes": counts["text_bytes"],
         **used,
-        "sample_share": sample.num_bytes / texts.text_bytes,
-        "blank_documents": texts.blank_documents,
-        "space_sign_characters": texts.space_sign_characters,
-        **texts.bad.report(),
+        "sample_share": sample.num_bytes / counts["text_bytes"],
+        "blank_documents": bad.blank_documents,
+        "space_sign_characters": counts["space_sign_characters"],
+        **bad.report(),
         **_round_trip_facts(round_trip),
         **inputs.report(),
         "seconds": time.monotonic() - started,
@@ -210,8 +187,7 @@ def _round_trip_facts(found: RoundTrip) -> Report:
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), train_tokenizer, argv)
+main = Tool("train_tokenizer", DESCRIPTION, add_options, train_tokenizer)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,11 @@ from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.protocol import Tokenizer
 from attnres_train.tokenizer.words import SPACE_PIECE, groups
-from data_tools.bad_records import BadRecords, documents_of
-from data_tools.command import Report, positive_number, run_tool, tool_parser
-from data_tools.pieces import MIB
-from data_tools.pool import Advance, WorkerPool, available_cpus
+from data_tools.bad_records import BadRecords
+from data_tools.command import Report, Tool, ToolParser
+from data_tools.pool import Advance, WorkerPool
 from data_tools.progress import Tell, progress
-from data_tools.records import Reading
+from data_tools.records import Reading, documents_of
 from data_tools.sources import same_sources
 from data_tools.statistics import document_blocks
 
@@ -43,9 +42,8 @@ BATCH_BYTES = 1 << 20
 MOST_TOLD = 20
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = tool_parser("verify", DESCRIPTION)
-    parser.add_argument("prefix", metavar="PREFIX", help="the pair's path without .bin or .idx")
+def add_options(parser: ToolParser) -> None:
+    parser.add_pair()
     parser.add_argument("--tokenizer", metavar="MODEL", help="the tokenizer that the pair was made with")
     parser.add_argument("--text", action="store_true", help="compare every document with its source")
     parser.add_argument(
@@ -54,14 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="where the sources are now, in the order of the manifest (default: where they were)",
     )
-    parser.add_argument(
-        "--workers",
-        type=positive_number,
-        default=available_cpus(),
-        metavar="N",
-        help="processes that decode (default: one a CPU)",
-    )
-    return parser
+    parser.add_workers("decode")
 
 
 def verify(arguments: argparse.Namespace) -> Report:
@@ -136,9 +127,9 @@ def _check_text(
         progress("verify", sum(path.stat().st_size for path in files)) as tell,
         WorkerPool(compare, arguments.workers) as pool,
     ):
-        for result in pool.map(_batches(files, _reading(manifest), bad, tell)):
-            total.update(documents=result.documents, with_space_sign=result.with_space_sign)
-            different += result.different
+        for counts, found in pool.map(_batches(files, Reading.of(manifest.options), bad, tell)):
+            total.update(counts)
+            different += found
     if total["documents"] != reader.num_documents:
         what = f"the sources hold {total['documents']} documents, the pair {reader.num_documents}"
         raise refuse(arguments.prefix, what, "make the pair again")
@@ -153,42 +144,13 @@ def _check_text(
     return {"text": text, "documents_with_u2581": total["with_space_sign"], **bad.report()}
 
 
-def _reading(manifest: Manifest) -> Reading:
-    options = manifest.options
-    # Version 1 of the manifest had one key, under another name.
-    keys = options.get("text_keys", [str(options.get("text_key", "text"))])
-    longest, joiner, metadata = options.get("longest_mib"), options.get("joiner"), options.get("metadata")
-    return Reading(
-        tuple(map(str, keys)) if isinstance(keys, list) else ("text",),
-        metadata_keys=tuple(map(str, metadata)) if isinstance(metadata, list) else (),
-        joiner=joiner if isinstance(joiner, str) else "\n\n",
-        longest_bytes=longest * MIB if isinstance(longest, int) else Reading().longest_bytes,
-    )
-
-
-@dataclass(frozen=True)
-class TextBatch:
-    """Texts of consecutive documents, the first of which is number `first` of the pair."""
-
-    first: int
-    texts: list[str]
-
-
-def _batches(files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell) -> Iterator[TextBatch]:
+def _batches(files: Sequence[Path], reading: Reading, bad: BadRecords, tell: Tell) -> Iterator[tuple[int, list[str]]]:
+    """Texts of consecutive documents, and the number of the first of them in the pair."""
     first = 0
     documents = (document for document in documents_of(files, reading, bad, tell) if not document.is_blank)
     for group in groups(documents, lambda document: document.text_bytes, BATCH_BYTES):
-        yield TextBatch(first, [document.text for document in group])
+        yield first, [document.text for document in group]
         first += len(group)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What a batch showed; `different` are numbers of documents."""
-
-    documents: int
-    with_space_sign: int
-    different: list[int]
 
 
 @dataclass(frozen=True)
@@ -199,12 +161,13 @@ class TextCompare:
     tokenizer: Tokenizer
     has_eod: bool
 
-    def __call__(self, batch: TextBatch, advance: Advance) -> Compared:
-        different = []
+    def __call__(self, batch: tuple[int, list[str]], advance: Advance) -> tuple[Counter[str], list[int]]:
+        """Counts of what was compared, and the numbers of the documents that differ."""
+        first, texts = batch
+        different: list[int] = []
         with_sign = 0
-        for number, text in enumerate(batch.texts, start=batch.first):
-            if number >= self.reader.num_documents:
-                # The counts will be told to differ.
+        for number, text in enumerate(texts, start=first):
+            if number >= self.reader.num_documents:  # the counts will be told to differ
                 continue
             ids = self.reader.document(number).tolist()
             wanted = text.replace(SPACE_PIECE, " ")
@@ -212,11 +175,10 @@ class TextCompare:
             found = self.tokenizer.decode(ids[:-1] if self.has_eod else ids)
             if found not in (text, wanted):
                 different.append(number)
-        return Compared(len(batch.texts), with_sign, different)
+        return Counter(documents=len(texts), with_space_sign=with_sign), different
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return run_tool(build_parser(), verify, argv)
+main = Tool("verify", DESCRIPTION, add_options, verify)
 
 
 if __name__ == "__main__":

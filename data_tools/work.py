@@ -19,7 +19,8 @@ import hashlib
 import json
 import os
 import shutil
-from dataclasses import asdict, field
+from collections import Counter
+from dataclasses import field
 from pathlib import Path
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -31,9 +32,9 @@ WORK_VERSION = 3
 CONTENTS = ("bin", "lengths", "metadata", "skipped")
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+@dataclass(kw_only=True, config=ConfigDict(extra="forbid"))
 class ShardFacts:
-    """What a shard gave; `piece_records` are the lines or rows of each of its pieces.
+    """What a shard gave, counted while it is worked on; `piece_records` are the lines or rows of each of its pieces.
 
     `digests` are of the bytes on disk of each piece, as they were read.
     `blank` are the first documents without text, each by piece and record; `lost` counts the characters of text that
@@ -41,18 +42,18 @@ class ShardFacts:
     `is_whole` is False where the work on it ended at a bad record that the policy does not allow.
     """
 
-    documents: int
-    tokens: int
-    largest_id: int | None
-    bin_crc32: int
-    counts: dict[str, int]
-    skipped: dict[str, int] = field(default_factory=dict)
-    piece_records: tuple[int, ...]
+    documents: int = 0
+    tokens: int = 0
+    largest_id: int | None = None
+    bin_crc32: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    piece_records: list[int] = field(default_factory=list)
     digests: tuple[str, ...] = ()
     is_whole: bool = True
-    blank: tuple[tuple[int, int], ...] = ()
-    lost: dict[str, int] = field(default_factory=dict)
-    without: dict[str, int] = field(default_factory=dict)
+    blank: list[tuple[int, int]] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    without: Counter[str] = field(default_factory=Counter)
 
 
 class WorkFolder:
@@ -89,7 +90,7 @@ class WorkFolder:
         for content in CONTENTS:
             os.replace(self.aside(key, content), self.file(key, content))
         aside = self.aside(key, "json")
-        aside.write_text(json.dumps(asdict(facts)))
+        aside.write_bytes(TypeAdapter(ShardFacts).dump_json(facts))
         os.replace(aside, self.file(key, "json"))
 
     def forget(self, key: str) -> None:

@@ -8,9 +8,8 @@
     blend.py      which source each draw comes from, a pure function of the position
     continuation.py  what other training data mean for a run that goes on
     drawn.py      telling long files apart by some of their blocks
-    corpus.py     pairs cut into samples; training data (blended, shuffled)
+    corpus.py     pairs cut into samples; training data (blended, shuffled), and what a run takes of each source
     validation.py validation data (fixed)
-    summary.py    what a run takes from each source, in words
     loader.py     the batches of a step on one data rank
     ahead.py      the next step's batches, read while this one runs
     config.py     the [data] section; rules.py what it may say

@@ -8,6 +8,11 @@ from typing import Any
 from attnres_train.data.blend import Blend
 from attnres_train.data.config import blend_weights, validation_sets
 
+Settings = Mapping[str, Any]
+"""Of a run, by dotted key."""
+Held = Mapping[str, str]
+"""Fingerprints of what a run's corpora hold."""
+
 
 def continuation(
     position: int,
@@ -30,12 +35,7 @@ def continuation(
     return lines
 
 
-def what_changed(
-    settings_were: Mapping[str, Any],
-    fingerprints_were: Mapping[str, str],
-    settings_are: Mapping[str, Any],
-    fingerprints_are: Mapping[str, str],
-) -> list[str]:
+def what_changed(settings_were: Settings, held_were: Held, settings_are: Settings, held_are: Held) -> list[str]:
     """Everything that gives a run's samples another order, each in words."""
     changes = []
     for key in ("training.seed", "training.sequence_length"):
@@ -48,18 +48,13 @@ def what_changed(
             continue
         if was[1] != now[1]:
             changes.append(f"weight of {now[0]} was {was[1]:g}, is {now[1]:g}")
-        held, holds = fingerprints_were.get(f"source {was[0]}"), fingerprints_are.get(f"source {now[0]}")
+        held, holds = held_were.get(f"source {was[0]}"), held_are.get(f"source {now[0]}")
         if held and holds and held != holds:
             changes.append(f"{now[0]} {_held(held, holds)}")
     return changes
 
 
-def other_bytes(
-    settings_were: Mapping[str, Any],
-    fingerprints_were: Mapping[str, str],
-    settings_are: Mapping[str, Any],
-    fingerprints_are: Mapping[str, str],
-) -> dict[str, str]:
+def other_bytes(settings_were: Settings, held_were: Held, settings_are: Settings, held_are: Held) -> dict[str, str]:
     """The sources that are as long as they were and hold something else, by prefix, with what differs.
 
     A fingerprint `bytes PREFIX` is `DRAW:INDEX:BLOCKS:ALL` (`Corpus.bytes_mark`); one that a side lacks says nothing.
@@ -68,11 +63,11 @@ def other_bytes(
     for was, now in _pairs(settings_were, settings_are):
         held, holds = (
             (known.get(f"bytes {source[0]}", "") if source else "").split(":")
-            for known, source in ((fingerprints_were, was), (fingerprints_are, now))
+            for known, source in ((held_were, was), (held_are, now))
         )
         if now is None or len(held) != 4 or len(holds) != 4 or held[0] != holds[0]:
             continue
-        if was and fingerprints_were.get(f"source {was[0]}") != fingerprints_are.get(f"source {now[0]}"):
+        if was and held_were.get(f"source {was[0]}") != held_are.get(f"source {now[0]}"):
             continue  # `what_changed` has it
         parts = ("the lengths of its documents", "tokens at places that were drawn", "a token anywhere")
         pairs = zip(parts, held[1:], holds[1:], strict=True)
@@ -81,20 +76,16 @@ def other_bytes(
     return found
 
 
-def other_validation(
-    fingerprints_were: Mapping[str, str], settings_are: Mapping[str, Any], fingerprints_are: Mapping[str, str]
-) -> bool:
+def other_validation(held_were: Held, settings_are: Settings, held_are: Held) -> bool:
     """Whether a loss on the validation sets is on other samples than it was."""
-    both = fingerprints_were.keys() | fingerprints_are.keys()
+    both = held_were.keys() | held_are.keys()
     sets = validation_sets(settings_are.get("data.valid"))
-    held = {f"bytes {prefix}" for weights in sets.values() for prefix in weights} & fingerprints_were.keys()
+    held = {f"bytes {prefix}" for weights in sets.values() for prefix in weights} & held_were.keys()
     kinds = held | {kind for kind in both if kind.startswith("valid")}
-    return any(fingerprints_were.get(kind) != fingerprints_are.get(kind) for kind in kinds)
+    return any(held_were.get(kind) != held_are.get(kind) for kind in kinds)
 
 
-def _pairs(
-    were: Mapping[str, Any], are: Mapping[str, Any]
-) -> Iterator[tuple[tuple[str, float] | None, tuple[str, float] | None]]:
+def _pairs(were: Settings, are: Settings) -> Iterator[tuple[tuple[str, float] | None, tuple[str, float] | None]]:
     """Sources (prefix, weight) as they were and as they are: by prefix, and by place where prefixes differ, since a
     corpus may have been moved."""
     was = blend_weights(were["data.train"]) if were.get("data.train") else {}
@@ -103,10 +94,7 @@ def _pairs(
         yield from zip(was.items(), now.items(), strict=True)
         return
     for prefix in was | now:
-        yield (
-            (prefix, was[prefix]) if prefix in was else None,
-            (prefix, now[prefix]) if prefix in now else None,
-        )
+        yield ((prefix, was[prefix]) if prefix in was else None, (prefix, now[prefix]) if prefix in now else None)
 
 
 def _held(was: str, now: str) -> str:

@@ -4,15 +4,7 @@ A sample of sequence length T is T + 1 tokens of the pair's documents taken as o
 token i T. Inputs are the first T tokens, labels the last T, so each token but the very first is a label once.
 
 Where documents are isolated, the end-of-document token belongs to both its neighbours: as a label it ends its
-document, as an input it begins the next one, which sees nothing before it:
-
-    tokens      a1  a2  EOD  b1  b2  EOD  c1
-    inputs      a1  a2  EOD  b1  b2  EOD
-    segments     0   0   1    1   1   2
-    labels      a2  EOD  b1  b2  EOD  c1
-
-So every label counts, none is predicted from another document, and what generation starts from, EOD alone, is what
-training has seen before every first token. A window that begins inside a document begins with the rest of it.
+document, as an input it begins the next one, which sees nothing before it. README.md draws it and says why.
 """
 
 from __future__ import annotations
@@ -34,7 +26,6 @@ from attnres_train.data.files import sha256_of_file
 from attnres_train.data.indexed import bin_path, idx_path, sidecar_path
 from attnres_train.data.manifest import Manifest, open_pair
 from attnres_train.data.order import SampleOrder, derive_key
-from attnres_train.data.summary import SourceSummary
 from attnres_train.errors import Problem, Refused, refuse
 
 
@@ -185,6 +176,38 @@ def open_all(weights: Mapping[str, float], cut: Cut) -> dict[int, Corpus]:
     if problems:
         raise Refused(problems)
     return corpora
+
+
+@dataclass(frozen=True)
+class SourceSummary:
+    """One source of a run: what it holds, and what the run, or the rest of it, takes from it.
+
+    `samples` and `tokens` are None for a source of weight 0, which is not opened.
+    """
+
+    prefix: str
+    weight: float
+    """Its share of the draws, as asked for."""
+    samples: int | None
+    tokens: int | None
+    note: str
+    """What there is to say of it besides."""
+    before: int
+    """Draws from it before these; 0 at the start of a run."""
+    draws: int
+
+    @property
+    def epochs(self) -> float:
+        """How far through it these draws end."""
+        return (self.before + self.draws) / self.samples if self.samples else 0.0
+
+    def __str__(self) -> str:
+        """One line for the start of a run."""
+        if self.samples is None:
+            return f"{self.prefix}: weight 0, unused"
+        still, begin = (" more", f"{self.before / self.samples:.2f} to ") if self.before else ("", "")
+        drawn = f"draws {self.draws:,}{still}, epochs {begin}{self.epochs:.2f}"
+        return f"{self.prefix}: {self.tokens:,} tokens, {self.samples:,} samples; {drawn}{self.note}"
 
 
 class TrainingData:

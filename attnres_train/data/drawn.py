@@ -26,10 +26,8 @@ def drawn_blocks(blocks: int, draw: int) -> npt.NDArray[np.int64]:
     doublings = max(0, (blocks // _WHOLE_UP_TO).bit_length())
     parts = min(blocks, _WHOLE_UP_TO + _MORE_A_DOUBLING * doublings)
     edges = np.arange(parts + 1, dtype=np.int64) * blocks // max(1, parts)
-    sizes = np.diff(edges)
-    return edges[:-1] + (derive_keys(draw, np.arange(parts, dtype=np.uint64)) % sizes.astype(np.uint64)).astype(
-        np.int64
-    )
+    keys, sizes = derive_keys(draw, np.arange(parts, dtype=np.uint64)), np.diff(edges).astype(np.uint64)
+    return edges[:-1] + (keys % sizes).astype(np.int64)
 
 
 def drawn_digest(path: Path, draw: int) -> str:

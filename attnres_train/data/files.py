@@ -80,7 +80,7 @@ class Publication:
             file.flush()
             os.fsync(file.fileno())
         if self.existing == "compare" and any(path.exists() for path in self.paths):
-            if not all(path.exists() and _same_bytes(path) for path in self.paths):
+            if not all(path.exists() and filecmp.cmp(path, partial_path(path), shallow=False) for path in self.paths):
                 self._refuse_existing()
             self.discard()
             return False
@@ -112,10 +112,6 @@ class Publication:
 def partial_path(path: Path) -> Path:
     """Where `path` is written before it is published."""
     return path.with_name(path.name + ".partial")
-
-
-def _same_bytes(path: Path) -> bool:
-    return filecmp.cmp(path, partial_path(path), shallow=False)
 
 
 def _open_exclusively(path: Path) -> tuple[BinaryIO, NoLocks | None]:

@@ -75,6 +75,11 @@ def sidecar_path(prefix: str | Path) -> Path:
     return Path(f"{prefix}.json")
 
 
+def list_path(prefix: str | Path, content: str) -> Path:
+    """A list beside the pair `prefix`: `metadata` of its documents, or the records that were `skipped`."""
+    return Path(f"{prefix}.{content}.ndjson")
+
+
 class IndexedReader:
     """A pair: its index memory mapped and checked, its tokens read where they are asked for.
 
@@ -117,9 +122,8 @@ class IndexedReader:
             # With the offset in the call, so that threads and forked processes need not take turns.
             more = os.pread(self._tokens.fileno(), size - len(data), offset + len(data))
             if not more:
-                raise _damaged(
-                    bin_path(self.prefix), f"ends at byte {offset + len(data)}: it was cut after it was opened"
-                )
+                what = f"ends at byte {offset + len(data)}: it was cut after it was opened"
+                raise _damaged(bin_path(self.prefix), what)
             data += more
         return data
 
@@ -143,11 +147,8 @@ class IndexedReader:
     def _check(self, in_order: bool) -> None:
         expected, found = self.num_tokens * self.type.itemsize, bin_path(self.prefix).stat().st_size
         if expected != found:
-            raise _damaged(
-                bin_path(self.prefix),
-                f"expected {expected} bytes ({self.num_tokens} tokens of {self.type.name}, says the index), "
-                f"found {found}",
-            )
+            tokens = f"{self.num_tokens} tokens of {self.type.name}, says the index"
+            raise _damaged(bin_path(self.prefix), f"expected {expected} bytes ({tokens}), found {found}")
         if not in_order:
             raise _damaged(idx_path(self.prefix), "the documents' offsets do not follow from their lengths")
         if len(self.bounds) == 1 and not len(self.lengths):
@@ -156,14 +157,13 @@ class IndexedReader:
             raise _damaged(idx_path(self.prefix), "the document bounds do not cover the sequences")
 
     def _bounds_grow_from_0_to(self, end: int) -> bool:
-        last, count = 0, len(self.bounds)
-        with open(idx_path(self.prefix), "rb") as file:
-            file.seek(-count * OFFSET_TYPE.itemsize, os.SEEK_END)
-            for start in range(0, count, BLOCK):
-                bounds = np.fromfile(file, OFFSET_TYPE, min(BLOCK, count - start))
-                if int(bounds[0]) < last or (start == 0 and int(bounds[0]) != 0) or np.any(np.diff(bounds) < 0):
-                    return False
-                last = int(bounds[-1])
+        last, path = 0, idx_path(self.prefix)
+        if self.bounds[:1].any():
+            return False
+        for bounds in _blocks(path, OFFSET_TYPE, path.stat().st_size - self.bounds.nbytes, len(self.bounds)):
+            if int(bounds[0]) < last or np.any(np.diff(bounds) < 0):
+                return False
+            last = int(bounds[-1])
         return last == end
 
 
@@ -204,21 +204,22 @@ def _read_header(path: Path) -> tuple[np.dtype[np.integer], int, int]:
 
 
 def _walk(path: Path, count: int, dtype: np.dtype[np.integer]) -> tuple[int, bool]:
-    """Tokens of all `count` sequences, and whether each one's offset follows from the lengths before it.
-
-    Read block by block, since whatever is looked at through a map stays in the process's memory.
-    """
+    """Tokens of all `count` sequences, and whether each one's offset follows from the lengths before it."""
     end, in_order = 0, True
-    with open(path, "rb") as lengths_file, open(path, "rb") as offsets_file:
-        lengths_file.seek(HEADER.size)
-        offsets_file.seek(HEADER.size + count * LENGTH_TYPE.itemsize)
-        for start in range(0, count, BLOCK):
-            size = min(BLOCK, count - start)
-            ends = end + np.fromfile(lengths_file, LENGTH_TYPE, size).cumsum(dtype=np.int64) * dtype.itemsize
-            offsets = np.fromfile(offsets_file, OFFSET_TYPE, size)
-            in_order = in_order and int(offsets[0]) == end and np.array_equal(offsets[1:], ends[:-1])
-            end = int(ends[-1])
+    each_offsets = _blocks(path, OFFSET_TYPE, HEADER.size + count * LENGTH_TYPE.itemsize, count)
+    for lengths, offsets in zip(_blocks(path, LENGTH_TYPE, HEADER.size, count), each_offsets, strict=True):
+        ends = end + lengths.cumsum(dtype=np.int64) * dtype.itemsize
+        in_order = in_order and int(offsets[0]) == end and np.array_equal(offsets[1:], ends[:-1])
+        end = int(ends[-1])
     return end // dtype.itemsize, in_order
+
+
+def _blocks(path: Path, dtype: np.dtype[np.integer], offset: int, count: int) -> Iterator[Tokens]:
+    """`count` numbers from byte `offset` on, some at a time: what is looked at through a map stays in memory."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        for start in range(0, count, BLOCK):
+            yield np.fromfile(file, dtype, min(BLOCK, count - start))
 
 
 def _map(path: Path, dtype: np.dtype[np.integer], offset: int, count: int) -> Tokens:

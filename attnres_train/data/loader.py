@@ -55,12 +55,7 @@ class BatchLoader:
     """
 
     def __init__(
-        self,
-        data: TrainingData,
-        global_batch_size: int,
-        micro_batch_size: int,
-        data_rank: int,
-        data_ranks: int,
+        self, data: TrainingData, global_batch_size: int, micro_batch_size: int, data_rank: int, data_ranks: int
     ):
         if global_batch_size % (micro_batch_size * data_ranks):
             sizes = f"micro-batch {micro_batch_size} x {data_ranks} data ranks"

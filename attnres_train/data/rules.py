@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import Weights, blend_weights, validation_sets
+from attnres_train.data.indexed import bin_path, idx_path
 from attnres_train.errors import Problem, Unused
 
 _MOST_SAMPLES = 2**63 - 1
@@ -49,10 +49,8 @@ def file_problems(config: RunConfig) -> Iterator[Problem]:
     """Whether the pairs are there."""
     for key, weights in _blends(config):
         for prefix in weights:
-            absent = [
-                str(Path(prefix + end).absolute()) for end in (".bin", ".idx") if not Path(prefix + end).is_file()
-            ]
-            if absent:
+            pair = (bin_path(prefix), idx_path(prefix))
+            if absent := [str(path.absolute()) for path in pair if not path.is_file()]:
                 remedy = "correct the prefix (without .bin), or make it with `python -m data_tools.preprocess`"
                 yield Problem(key, f"there is no file {' and no '.join(absent)}", remedy)
 

@@ -10,8 +10,7 @@
     words.py          encoding word by word with a memory
     training.py       train a sentencepiece model that keeps text as it is
     sampling.py       a random part of a corpus, to train on
-    round_trip.py     whether real text comes back, and in how many tokens
-    loss.py           what of a text does not come back from its tokens
+    loss.py           what of a text does not come back from its tokens, and in how many tokens it comes
     config.py         the [tokenizer] section; rules.py what it may say
 
 The models that `training.py` makes restore every text exactly, with one exception that sentencepiece itself

@@ -75,18 +75,15 @@ def _kind_of_json(data: bytes) -> str | None:
         content = json.loads(data)
     except (ValueError, RecursionError):
         return "something like JSON, but damaged or cut short" if data.lstrip()[:1] == b"{" else None
+    if not isinstance(content, dict):
+        return f"JSON, but no tokenizer.json: it holds a {type(content).__name__}"
     if looks_like_tokenizer_json(content):
         return TOKENIZER_JSON
-    if isinstance(content, dict) and {"config", "vocab"} <= content.keys():
+    if {"config", "vocab"} <= content.keys():
         return "a tekken.json of Mistral, for which their models have a tokenizer.json too"
-    if isinstance(content, dict) and "tokenizer_class" in content:
+    if "tokenizer_class" in content:
         return "a Hugging Face tokenizer_config.json, which holds settings and no vocabulary"
-    if isinstance(content, dict) and content and all(isinstance(value, int) for value in content.values()):
+    if content and all(isinstance(value, int) for value in content.values()):
         return "a vocabulary of pieces and their ids (vocab.json), which is only one part of a tokenizer"
-    return f"JSON, but no tokenizer.json: it holds {_describe(content)}"
-
-
-def _describe(content: Any) -> str:
-    if not isinstance(content, dict):
-        return f"a {type(content).__name__}"
-    return "an object with the keys " + (", ".join(list(content)[:6]) or "(none)")
+    keys = ", ".join(list(content)[:6]) or "(none)"
+    return f"JSON, but no tokenizer.json: it holds an object with the keys {keys}"

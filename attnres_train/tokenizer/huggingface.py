@@ -21,7 +21,7 @@ from attnres_train.errors import refuse
 from attnres_train.tokenizer.byte_level import can_cut, keeps_text
 from attnres_train.tokenizer.cuts import starts_by_bytes
 from attnres_train.tokenizer.file_kinds import looks_like_tokenizer_json, what_it_is
-from attnres_train.tokenizer.protocol import Encoded, Tokenizer, joined, listed, require_ids
+from attnres_train.tokenizer.protocol import Encoded, Tokenizer, joined, listed
 from attnres_train.tokenizer.words import WordEncoder
 
 MOST_WRONG = 5
@@ -76,13 +76,8 @@ class HuggingFaceTokenizer(Tokenizer):
             return joined(self._encode_each([text])[0] for text in texts)
         return self._encode_words(documents)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; special tokens give nothing.
-
-        Raises ValueError for ids outside the vocabulary.
-        """
-        require_ids(ids, self.vocab_size)
-        text: str = self._library.decode(list(ids), skip_special_tokens=True)
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._library.decode(ids, skip_special_tokens=True)
         return text
 
     @cached_property

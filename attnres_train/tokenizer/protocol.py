@@ -61,6 +61,12 @@ class Tokenizer(Protocol):
 
         Raises ValueError for ids outside the vocabulary.
         """
+        if outside := [index for index in ids if not 0 <= index < self.vocab_size]:
+            raise ValueError(f"ids outside [0, {self.vocab_size}): {outside[:10]}")
+        return self._decode(list(ids))
+
+    def _decode(self, ids: list[int]) -> str:
+        """The text of `ids` of the vocabulary."""
         ...
 
 
@@ -68,12 +74,6 @@ def joined(documents: Iterable[Sequence[int]]) -> Encoded:
     """The ids of documents that were encoded one by one."""
     each = [np.array(ids, np.int32) for ids in documents]
     return Encoded(np.concatenate([np.zeros(0, np.int32), *each]), np.array([len(ids) for ids in each], np.int64))
-
-
-def require_ids(ids: Sequence[int], vocab_size: int) -> None:
-    """Raise ValueError where `ids` are not all of the vocabulary."""
-    if outside := [index for index in ids if not 0 <= index < vocab_size]:
-        raise ValueError(f"ids outside [0, {vocab_size}): {outside[:10]}")
 
 
 def listed(pieces: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec  # typ
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.cuts import Cuts
 from attnres_train.tokenizer.file_kinds import TIKTOKEN_RANKS, TOKENIZER_JSON, what_it_is
-from attnres_train.tokenizer.protocol import Encoded, Tokenizer, joined, listed, require_ids
+from attnres_train.tokenizer.protocol import Encoded, Tokenizer, joined, listed
 from attnres_train.tokenizer.words import SPACE_PIECE, WordEncoder
 
 PIECES_OF_TEXT = (
@@ -70,13 +70,8 @@ class SentencePieceTokenizer(Tokenizer):
         documents = [(prefix + text).replace(SPACE_PIECE, " ").encode() if text else b"" for text in texts]
         return self._encode_words(documents)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; control pieces give nothing.
-
-        Raises ValueError for ids outside the vocabulary.
-        """
-        require_ids(ids, self.vocab_size)
-        text: str = self._processor.decode(list(ids))
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self._processor.decode(ids)
         return text
 
     @cached_property

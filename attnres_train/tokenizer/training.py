@@ -126,7 +126,7 @@ class _Relay:
     """Passes on an iterator, and keeps its exception: the trainer would turn that into text."""
 
     def __init__(self, stretches: Iterator[str]):
-        self._stretches = stretches
+        self._stretches = enumerate(stretches, start=1)
         self.count = 0
         self.error: BaseException | None = None
 
@@ -135,13 +135,10 @@ class _Relay:
 
     def __next__(self) -> str:
         try:
-            stretch = next(self._stretches)
-        except StopIteration:
-            raise
+            self.count, stretch = next(self._stretches)
         except BaseException as error:
-            self.error = error
+            self.error = None if isinstance(error, StopIteration) else error
             raise
-        self.count += 1
         return stretch
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from attnres_train.console_encoding import quietly
 from attnres_train.launch import start
-from data_tools.command import run_tool, tool_parser
+from data_tools.command import Tool
 
 NAME = "Übung.toml"
 
@@ -31,7 +31,7 @@ def a_launch() -> int:
 
 
 def a_data_tool(*options: str) -> int:
-    return run_tool(tool_parser("test", ""), lambda _: {"file": NAME, "odd": "\udcff"}, options)
+    return Tool("test", "", lambda parser: None, lambda _: {"file": NAME, "odd": "\udcff"})(options)
 
 
 @pytest.mark.parametrize("way_in", [lambda: quietly(a_command), a_launch, a_data_tool])

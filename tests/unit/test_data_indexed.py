@@ -155,20 +155,25 @@ def test_an_altered_token_width_is_refused(tmp_path: Path, code: int) -> None:
         IndexedReader(tmp_path / "c")
 
 
-def test_offsets_that_do_not_follow_from_the_lengths_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_offsets_that_do_not_follow_from_the_lengths_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     write(tmp_path / "c")
+    monkeypatch.setattr("attnres_train.data.indexed.BLOCK", 2)  # in a block, and from one to the next
     data = bytearray(idx_path(tmp_path / "c").read_bytes())
     offsets_at = 34 + 4 * len(DOCUMENTS)
-    data[offsets_at + 8] += 2
+    data[offsets_at + 8 * number] += 2
     idx_path(tmp_path / "c").write_bytes(data)
     with pytest.raises(Refused, match="offsets"):
         IndexedReader(tmp_path / "c")
 
 
-def test_bounds_that_do_not_cover_the_documents_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place, more", [(-8, -1), (-32, 2), (-40, 1)], ids=["too few", "shrink", "begin late"])
+def test_bounds_that_do_not_cover_the_documents_are_refused(tmp_path: Path, place: int, more: int) -> None:
     write(tmp_path / "c")
     data = bytearray(idx_path(tmp_path / "c").read_bytes())
-    data[-8] -= 1
+    data[place] += more
     idx_path(tmp_path / "c").write_bytes(data)
     with pytest.raises(Refused, match="bounds"):
         IndexedReader(tmp_path / "c")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnres_train.errors import refuse
-from data_tools.command import Report, report_lines, run_tool, tool_parser
+from data_tools.command import Report, Tool, report_lines
 
 ROOT = Path(__file__).parents[2]
 TOOLS = ["preprocess", "train_tokenizer", "split", "inspect", "state_of_the_union"]
@@ -35,7 +35,7 @@ def test_a_refusal_is_told_in_words_and_as_json_with_exit_code_2(capsys: pytest.
     def tool(_: object) -> Report:
         raise refuse("file:3", "is wrong", "mend it")
 
-    assert run_tool(tool_parser("test", ""), tool, ["--json"]) == 2
+    assert Tool("test", "", lambda parser: None, tool)(["--json"]) == 2
     captured = capsys.readouterr()
     assert "file:3: is wrong\n    -> mend it" in captured.err
     assert json.loads(captured.out) == {
@@ -54,9 +54,8 @@ def test_a_failure_of_the_machine_is_told_with_its_remedy_and_exit_code_1(
     def tool(_: object) -> Report:
         raise OSError(28, "No space left on device", *names)
 
-    parser = tool_parser("test", "")
-    parser.add_argument("--output")
-    assert run_tool(parser, tool, ["--output", "c"]) == 1
+    main = Tool("test", "", lambda parser: parser.add_argument("--output"), tool)
+    assert main(["--output", "c"]) == 1
     assert capsys.readouterr().err == (
         f"failed: [Errno 28] No space left on device{told}\n    -> free space {place}, or write to another disk\n"
     )

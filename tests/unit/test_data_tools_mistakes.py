@@ -289,7 +289,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(here: Path) -> None:
     code = "import os, signal, sys\n"
     code += "from data_tools import command\n"
     code += "def tool(arguments): os.kill(os.getpid(), signal.SIGHUP); return {'status': 'done'}\n"
-    code += "sys.exit(command.run_tool(command.tool_parser('t', ''), tool, []))"
+    code += "sys.exit(command.Tool('t', '', lambda parser: None, tool)([]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     for before, wanted in (("trap '' HUP; ", 0), ("", 1)):
         command = f'{before}exec {sys.executable} -c "$CODE"'

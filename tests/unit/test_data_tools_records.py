@@ -18,9 +18,9 @@ from backports import zstd
 from pyarrow import parquet
 
 from attnres_train.errors import Refused
-from data_tools.bad_records import BadRecords, SkippedRecord, documents_of
+from data_tools.bad_records import BadRecords, SkippedRecord
 from data_tools.pieces import Piece
-from data_tools.records import BadRecord, Document, Reading, read_documents
+from data_tools.records import BadRecord, Document, Reading, documents_of, read_documents
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

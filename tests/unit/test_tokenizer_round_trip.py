@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnres_train.tokenizer import round_trip
-from attnres_train.tokenizer.round_trip import check_round_trip
+from attnres_train.tokenizer import loss
+from attnres_train.tokenizer.loss import check_round_trip
 from attnres_train.tokenizer.sentencepiece import SentencePieceTokenizer
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from tests.unit.tokenizer_models import TEXTS, bare_model
@@ -15,7 +15,7 @@ CHECKED = [TEXTS[0], "a\u2581b", "\u0416\u0416", "", TEXTS[2], "banana and\u2581
 
 @pytest.mark.parametrize("batch_characters", [1, 1 << 20])
 def test_the_counts_are_right(monkeypatch: pytest.MonkeyPatch, batch_characters: int) -> None:
-    monkeypatch.setattr(round_trip, "BATCH_CHARACTERS", batch_characters)
+    monkeypatch.setattr(loss, "BATCH_CHARACTERS", batch_characters)
     tokenizer = SentencePieceTokenizer(train_model(TEXTS, TrainingOptions(vocab_size=340)))
     found = check_round_trip(tokenizer, iter(CHECKED))
     ids = [index for text in CHECKED for index in tokenizer.encode(text)]
