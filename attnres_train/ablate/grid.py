@@ -81,7 +81,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Grid:
+class RunGrid:
     path: Path
     base: Path
     folder: Path
@@ -101,12 +101,12 @@ class _Case:
     where: Mapping[str, Any]
 
 
-def logs_folder(grid: Grid) -> Path:
+def logs_folder(grid: RunGrid) -> Path:
     """Where what every run says is kept."""
     return grid.folder / "logs"
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path) -> RunGrid:
     """The grid in the TOML file at `path`; its runs are not checked yet.
 
     Raises Refused with every problem of the file.
@@ -150,7 +150,7 @@ def read_grid(path: Path) -> Grid:
     if shared_folders := [str(one) for one in dict.fromkeys(folders) if folders.count(one) > 1]:
         message = f"several runs would have the folder {', '.join(shared_folders)} ({path})"
         raise Refused(Problem("case", message, "names and values must differ in more than their punctuation"))
-    return Grid(
+    return RunGrid(
         path=path,
         base=Path(file.base),
         folder=folder,

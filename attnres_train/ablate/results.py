@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnres_train.ablate.grid import Grid, logs_folder
+from attnres_train.ablate.grid import RunGrid, logs_folder
 from attnres_train.ablate.state import why_another
 from attnres_train.ablate.statistics import Estimate, OutsideOfCurve, compute_advantage, estimate, ratio_estimate
 from attnres_train.model.size import depth_flops_per_token
@@ -83,7 +83,7 @@ class Results:
     """Runs that are left out, and why."""
 
 
-def results_of(grid: Grid) -> Results:
+def results_of(grid: RunGrid) -> Results:
     """What the run folders of the grid say now."""
     finished: dict[tuple[str, str], list[Finished]] = {}
     unfinished = []
@@ -128,7 +128,7 @@ def curve_of(run: RunFiles) -> LossCurve | None:
     return LossCurve((valid.tokens[kept] * flops).tolist(), valid.values[kept].tolist())
 
 
-def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[Finished], grid: Grid) -> Cell:
+def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[Finished], grid: RunGrid) -> Cell:
     curves = {one.seed: one.curve for one in own if one.curve is not None}
     # A run that diverged has no loss to be averaged; it is told and not hidden in a mean.
     diverged = [seed for seed, curve in curves.items() if not math.isfinite(curve.losses[-1])]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from attnres_train.ablate.grid import Grid, logs_folder
+from attnres_train.ablate.grid import RunGrid, logs_folder
 from attnres_train.ablate.state import CheckedRun
 from attnres_train.errors import ExitCode
 from attnres_train.launch.process import STOP_SIGNALS, end_with_parent
@@ -32,7 +32,7 @@ class _Running:
 class Runner:
     """`tell` takes a line of progress."""
 
-    grid: Grid
+    grid: RunGrid
     tell: Callable[[str], None]
     failed: list[str] = field(default_factory=list)
     """Names of runs that ended otherwise than done."""

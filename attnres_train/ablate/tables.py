@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnres_train.ablate.grid import PER_RUN, Grid
+from attnres_train.ablate.grid import PER_RUN, RunGrid
 from attnres_train.ablate.results import Cell
 from attnres_train.ablate.statistics import CONFIDENCE, Estimate
 from attnres_train.report.charts import Table
 from attnres_train.report.facts import NOT_THERE
 
 
-def how_to_read(grid: Grid) -> str:
+def how_to_read(grid: RunGrid) -> str:
     return (
         f"± is half of the {CONFIDENCE:.0%} confidence interval of a mean over n seeds (Student's t), and (A to B) are "
         "the edges of that of a geometric mean; one seed has none. "
@@ -23,7 +23,7 @@ def how_to_read(grid: Grid) -> str:
     )
 
 
-def loss_table(grid: Grid, cells: Sequence[Cell]) -> Table:
+def loss_table(grid: RunGrid, cells: Sequence[Cell]) -> Table:
     head = [
         *("setting", "case", "n", "model FLOPs a run", "validation loss (nats a token)"),
         *(f"over {grid.reference}", "n of pairs", f"compute advantage over {grid.reference}", "n of advantages"),
@@ -41,7 +41,7 @@ def loss_table(grid: Grid, cells: Sequence[Cell]) -> Table:
     return Table(head, rows, numbers=range(2, len(head)))
 
 
-def cost_table(grid: Grid, cells: Sequence[Cell]) -> Table:
+def cost_table(grid: RunGrid, cells: Sequence[Cell]) -> Table:
     head = [
         *("setting", "case", "parameters", "depth FLOPs over model FLOPs"),
         *(f"step time over {grid.reference}", "n of pairs"),
@@ -76,7 +76,7 @@ def size_table(cells: Sequence[Cell]) -> Table:
     return Table(head, rows, numbers=(2, 3), note="By depth, at the last look:")
 
 
-def settings_table(grid: Grid) -> Table:
+def settings_table(grid: RunGrid) -> Table:
     """Values of several settings or seeds are told one after the other."""
     rows = []
     for key in dict.fromkeys(key for run in grid.runs for key in run.values if key not in PER_RUN):

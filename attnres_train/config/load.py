@@ -42,7 +42,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Parsed:
     """What one reading found. `config` is there as soon as every value could be read, problems or not."""
 
     config: RunConfig | None
@@ -96,13 +96,13 @@ def load_checked(
     return Loaded(Path(path), settled.config, settled.origins, settled.notes)
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Parsed:
     """Read `path` and `overrides` as far as they can be read."""
     keys = all_keys()
     flags = parse_overrides(overrides, keys)
     text = _file_text(Path(path))
     if isinstance(text, Problem):
-        return Reading(None, {}, (text, *flags.problems), frozenset())
+        return Parsed(None, {}, (text, *flags.problems), frozenset())
     document = read_document(text)
     place = _placer(path, document)
     sifted = sift(document.data, keys, place)
@@ -117,7 +117,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
     if any(fault.hides_value for fault in document.faults):
         config = None
     hidden = {dotted: value for dotted, value in sifted.values.items() if dotted in flags.values}
-    return Reading(config, origins, tuple(problems), frozenset(sifted.meant), hidden)
+    return Parsed(config, origins, tuple(problems), frozenset(sifted.meant), hidden)
 
 
 def _file_text(path: Path) -> str | Problem:

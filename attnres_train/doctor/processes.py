@@ -53,7 +53,7 @@ def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = 
         return found
 
 
-def meet() -> tuple[int, int, torch.device]:
+def join_group() -> tuple[int, int, torch.device]:
     """In a process of `run_processes`: meet the others; rank, ranks, and the device of this one."""
     rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     gpu = torch.cuda.is_available()

@@ -22,7 +22,7 @@ from attnres_train.depth.aggregation import aggregate_sources
 from attnres_train.depth.mix import DTYPES, Norm
 from attnres_train.depth.source import Source
 from attnres_train.doctor.device import Shapes
-from attnres_train.doctor.processes import meet, seconds_together, synchronize, there_and_back
+from attnres_train.doctor.processes import join_group, seconds_together, synchronize, there_and_back
 from attnres_train.plan.step_end import ADAM_BYTES
 from attnres_train.plan.work import (
     ATTENTION_BACKWARD,
@@ -44,7 +44,7 @@ SMALLEST = 1
 def main() -> None:
     """Meet the others at FILE, measure, and let rank 0 print what it found as JSON."""
     shapes = Shapes(**json.loads(sys.argv[4]))
-    rank, ranks, device = meet()
+    rank, ranks, device = join_group()
     torch.manual_seed(1)
     found: dict[str, Any] = {}
     actions = actions_of(shapes, device)

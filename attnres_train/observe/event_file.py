@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnres_train.observe.kept_file import Gone, KeptFile
 from attnres_train.observe.sinks import refuse_full_disk
-from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, describe, in_tensorboard
+from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, describe_tag, in_tensorboard
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
@@ -93,7 +93,9 @@ class EventFile:
         }
         owner = protocol.SummaryMetadata.PluginData(plugin_name=plugin)
         # Without the class of its data, TensorBoard's fast server would drop the words.
-        return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])
+        return protocol.SummaryMetadata(
+            plugin_data=owner, summary_description=describe_tag(tag), data_class=kinds[plugin]
+        )
 
     def _open(self) -> KeptFile:
         """A new file: the first that succeeds says where this run begins, and readers drop all from there on."""

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.record_lines import parse_record
 
 
 def read_curve(run_folder: Path, tag: str) -> tuple[list[int], list[float]]:
     """Steps and values of `tag` in the run's `metrics.jsonl`."""
     lines = (run_folder / "metrics.jsonl").read_bytes().splitlines()
-    found = [record for line in lines if (record := record_of(line)) and tag in record]
+    found = [record for line in lines if (record := parse_record(line)) and tag in record]
     return [record["step"] for record in found], [record[tag] for record in found]
 
 

@@ -176,7 +176,7 @@ class Presence:
         if frame is not None:
             frames = list(_frames(frame))
             self.record.waits = is_wait(frames[0])
-            self.record.stuck = " < ".join(map(in_words, frames[:FRAMES]))
+            self.record.stuck = " < ".join(map(frame_in_words, frames[:FRAMES]))
         if self._log is not None:
             seconds = time.monotonic() - self._moved
             print(f"no progress for {seconds:.0f} s at `{self.record.at}`; stacks:", file=self._log, flush=True)
@@ -224,7 +224,7 @@ def is_wait(frame: FrameType) -> bool:
     return "torch/distributed/" in frame.f_code.co_filename or ".wait(" in line
 
 
-def in_words(frame: FrameType) -> str:
+def frame_in_words(frame: FrameType) -> str:
     path = Path(frame.f_code.co_filename)
     return f"{path.parent.name}/{path.name}:{frame.f_lineno} {frame.f_code.co_name}"
 

@@ -11,7 +11,7 @@ LOSS_TOKENS = "loss_tokens"
 _LARGEST_STEP = 2**53
 
 
-def record_of(line: bytes) -> dict[str, Any] | None:
+def parse_record(line: bytes) -> dict[str, Any] | None:
     """The record in `line`, with a whole number as `step`; None for whatever else may stand there."""
     try:
         record = loads(line)

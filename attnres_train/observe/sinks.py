@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.kept_file import Gone, KeptFile
-from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.record_lines import parse_record
 from attnres_train.strict_json import dumps
 from attnres_train.words import counted
 
@@ -161,7 +161,7 @@ def drop_records_after(path: Path, step: int) -> None:
             if record_up_to(line, step):
                 after.write(line.rstrip(b"\n") + b"\n")
             elif line.endswith(b"\n"):  # a kill leaves one without an end
-                damaged += record_of(line) is None and not line.isspace()
+                damaged += parse_record(line) is None and not line.isspace()
         after.flush()
         os.fsync(after.fileno())
     if damaged:
@@ -193,5 +193,5 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def record_up_to(line: bytes, last_step: int) -> dict[str, Any] | None:
     """The record in `line`, of a step up to the last; None for what a kill or a power failure left, which is none."""
-    record = record_of(line)
+    record = parse_record(line)
     return record if record is not None and record["step"] <= last_step else None

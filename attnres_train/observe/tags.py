@@ -63,7 +63,7 @@ def in_tensorboard(tag: str) -> str:
     return f"z-{tag}" if tag.startswith("depth/") else tag
 
 
-def describe(tag: str) -> str:
+def describe_tag(tag: str) -> str:
     """The words for `tag`; none for a tag that is none of ours."""
     group, _, rest = tag.partition("/")
     kind = rest.partition("/")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from attnres_train.plan.advise import Advice, Choice, Layout
+from attnres_train.plan.advise import Advice, AdvisedLayout, Layout
 from attnres_train.plan.page import counted, page_table
 from attnres_train.plan.report import as_json
 from attnres_train.plan.speeds import GIB
@@ -54,7 +54,7 @@ _MEANING = (
 )
 
 
-def _row(number: int, choice: Choice) -> tuple[str, ...]:
+def _row(number: int, choice: AdvisedLayout) -> tuple[str, ...]:
     layout, plan, time = choice.layout, choice.plan, choice.plan.time
     assert time is not None, "advice is for a machine"
     again = layout.recompute + (f", ZeRO-{layout.zero}" if layout.zero else "")
@@ -95,7 +95,7 @@ def advice_json(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _choice_json(choice: Choice) -> dict[str, Any]:
+def _choice_json(choice: AdvisedLayout) -> dict[str, Any]:
     found = as_json(choice.plan)
     time = ("step_seconds", "tokens_per_second", "model_flops_utilisation", "bubble_fraction", "kinds_seconds")
     return {

@@ -27,7 +27,7 @@ from attnres_train.setup import Setup
 
 
 @dataclass(frozen=True)
-class Choice:
+class AdvisedLayout:
     """A layout that can run, and what it takes."""
 
     layout: Layout
@@ -51,7 +51,7 @@ class Advice:
 
     machine: Machine
     world: int
-    choices: tuple[Choice, ...]
+    choices: tuple[AdvisedLayout, ...]
     tried: int
     runnable: int
     refused: tuple[Refusal, ...]
@@ -99,13 +99,13 @@ class _Adviser:
         refused = tuple(Refusal(count, *self.examples[reason]) for reason, count in self.counts.most_common())
         return Advice(self.machine, world, tuple(choices), tried, len(runnable), refused)
 
-    def _fastest(self, candidates: list[_Candidate], wanted: int) -> list[Choice]:
+    def _fastest(self, candidates: list[_Candidate], wanted: int) -> list[AdvisedLayout]:
         """The `wanted` fastest, the fastest first.
 
         Only those are simulated that a bound does not rule out: once `wanted` are known, one whose step cannot be
         shorter than the slowest of them. A good guess comes first, so that the bounds have something to beat.
         """
-        best: list[Choice] = []
+        best: list[AdvisedLayout] = []
         for candidate in sorted(candidates, key=lambda each: each.timing.evenly_seconds()):
             timing, slowest = candidate.timing, best[-1].plan.step_seconds if len(best) == wanted else inf
             if timing.least_seconds_of_any_split() >= slowest or timing.least_seconds() >= slowest:
@@ -153,12 +153,12 @@ class _Adviser:
         self.counts[reason] += 1
         self.examples.setdefault(reason, (layout, words))
 
-    def _timed(self, candidate: _Candidate) -> Choice | None:
+    def _timed(self, candidate: _Candidate) -> AdvisedLayout | None:
         layout, planned = candidate.layout, plan_of(candidate.timing.setup, self.machine)
         if not planned.fits:
             self._too_large(layout, _TOO_LARGE, planned.memory.total)
             return None
-        return Choice(layout, layout.overrides(self.setup), planned)
+        return AdvisedLayout(layout, layout.overrides(self.setup), planned)
 
 
 def _standing(state: StateBytes) -> int:

@@ -46,7 +46,7 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True)
-class Visit:
+class VisitBytes:
     """Bytes that one micro-batch keeps on one stage from its forward to its backward."""
 
     activations: int
@@ -60,7 +60,7 @@ def worst_rank_memory(setup: Setup, ranks: Sequence[int] | None = None) -> Memor
     plans = []
     for rank in range(setup.wire.pipeline) if ranks is None else ranks:
         mine = setup.wire.stages_of(rank)
-        visits = [visit_of(setup, stage) for stage in mine]
+        visits = [visit_bytes(setup, stage) for stage in mine]
         activations, history = _at_peak(visits, setup.schedule_to_peak, rank)
         state = state_bytes(setup, rank)
         buffers = state.padding + _pool_bytes(setup, rank)
@@ -80,7 +80,7 @@ def worst_rank_memory(setup: Setup, ranks: Sequence[int] | None = None) -> Memor
     return max(plans, key=lambda plan: plan.total)
 
 
-def visit_of(setup: Setup, stage: int) -> Visit:
+def visit_bytes(setup: Setup, stage: int) -> VisitBytes:
     """What autograd keeps of one micro-batch on `stage`; the depth mix before its norm is always made again.
 
     A sublayer keeps what its branch states (`Cost.kept`), and its input, the normalised mix, unless recompute is
@@ -106,7 +106,7 @@ def visit_of(setup: Setup, stage: int) -> Visit:
         whole_extra=FP32_BYTES * _depth_scalars(wire.layout, readers),
         divided_extra=setup.padded_vocabulary * FP32_BYTES if last else 0,
     )
-    return Visit(
+    return VisitBytes(
         activations, wire.received_slices(stage) * setup.slice_bytes, wire.owed_slices(stage) * setup.slice_bytes
     )
 
@@ -153,7 +153,7 @@ def _returning_bytes(setup: Setup, stage: int) -> int:
     return (came_back + go_on) * setup.slice_bytes
 
 
-def _at_peak(visits: Sequence[Visit], schedule: Schedule, rank: int) -> tuple[int, int]:
+def _at_peak(visits: Sequence[VisitBytes], schedule: Schedule, rank: int) -> tuple[int, int]:
     """Bytes of activations and of history at the moment when a rank whose chunks keep `visits` has most."""
     kept = [visit.activations + visit.history for visit in visits]
     standing = schedule.at_peak(rank, kept, [visit.owed for visit in visits])

@@ -22,7 +22,7 @@ from attnres_train.plan.step_end import EndSeconds, end_seconds
 from attnres_train.plan.work import StageWork, Work, Worker
 from attnres_train.setup import Setup
 
-KINDS = (
+TIME_KINDS = (
     "layers",
     "attention",
     "elements",
@@ -163,7 +163,7 @@ class Timing:
             schedule_seconds=played.seconds,
             bubble_fraction=played.bubble_fraction,
             busiest_rank=busiest,
-            kinds={kind: kinds[kind] for kind in KINDS},
+            kinds={kind: kinds[kind] for kind in TIME_KINDS},
             stages=tuple(StageSeconds(f, b) for f, b in zip(self.costs.forward, self.costs.backward, strict=True)),
             tokens_per_second=self.setup.step_tokens / step,
             model_flops_utilisation=self.setup.step_flops / (step * world * self.machine.peak_flops_per_second),
@@ -185,7 +185,7 @@ class Timing:
         return reduced + max(end.update + end.gather for end in self.end)
 
     def _kinds_of(self, rank: int) -> Seconds:
-        kinds = _counted(**dict.fromkeys(KINDS, 0.0))
+        kinds = _counted(**dict.fromkeys(TIME_KINDS, 0.0))
         for stage in self.wire.stages_of(rank):
             for direction in self.visits[stage]:
                 for kind, seconds in direction.items():

@@ -22,7 +22,7 @@ class RankTraffic:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficPlan:
     """Hops in bytes of one micro-batch on one tensor rank; a step's totals are over all ranks."""
 
     plan: WirePlan
@@ -71,12 +71,12 @@ class Traffic:
         }
 
 
-def plan_traffic(setup: Setup) -> Traffic:
+def plan_traffic(setup: Setup) -> TrafficPlan:
     """The traffic of a step."""
     wire = setup.wire
     copies = setup.slice_bytes * setup.micro_batches * setup.data * setup.config.parallel.tensor
     ranks = tuple(_rank(setup, rank) for rank in range(wire.pipeline))
-    return Traffic(wire, setup.slice_bytes, ranks, wire.slices_total * copies, wire.slices_back_total * copies)
+    return TrafficPlan(wire, setup.slice_bytes, ranks, wire.slices_total * copies, wire.slices_back_total * copies)
 
 
 def _rank(setup: Setup, rank: int) -> RankTraffic:

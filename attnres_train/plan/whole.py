@@ -11,7 +11,7 @@ from attnres_train.plan.checkpoint import CheckpointPlan, plan_checkpoint
 from attnres_train.plan.memory import MemoryPlan, worst_rank_memory
 from attnres_train.plan.speeds import Machine
 from attnres_train.plan.timing import TimePlan, Timing
-from attnres_train.plan.traffic import Traffic, plan_traffic
+from attnres_train.plan.traffic import TrafficPlan, plan_traffic
 from attnres_train.plan.work import Worker
 from attnres_train.setup import Setup
 
@@ -43,7 +43,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     bubble_fraction: float
     learning_rates: tuple[float, ...]
-    wire: Traffic
+    wire: TrafficPlan
     tensor_bytes: float
     """That the tensor ranks of the busiest pipeline rank reduce in a step; 0 without tensor parallelism."""
     memory: MemoryPlan

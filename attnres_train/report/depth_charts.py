@@ -9,7 +9,7 @@ import numpy as np
 
 from attnres_train.observe.depth_look import DepthLook, ReaderLook
 from attnres_train.observe.depth_map import column_name, has_shares, map_cells, map_columns, shows_shares
-from attnres_train.report.charts import Chart, Maps, Section, Series, both_in_legend, colour_of, kind_of
+from attnres_train.report.charts import Chart, Maps, Section, Series, both_in_legend, colour_of, reader_kind
 from attnres_train.report.curves import Numbers
 from attnres_train.report.run_folder import RunFiles
 
@@ -72,7 +72,7 @@ def depth_maps(run: RunFiles, number: int) -> Maps | None:
     return Maps(
         f"depth-map-{number + 1}",
         f"Where readers look: {run.label}",
-        [(reader.name, kind_of(reader.name)) for reader in last.readers],
+        [(reader.name, reader_kind(reader.name)) for reader in last.readers],
         [column_name(column) for column in columns],
         [step for step, _ in alike],
         cells,
@@ -110,7 +110,7 @@ def _first_and_last(runs: Sequence[RunFiles], value: Value) -> Iterator[Series]:
             if points is not None:
                 x, y, names = points
                 style = "points" if step == looks[-1][0] else "dashed"
-                kinds = [kind_of(name) for name in names]
+                kinds = [reader_kind(name) for name in names]
                 legend = {"in_legend": both or style == "points", "group": "" if both else run.label}
                 label, colour = f"{run.label}, step {step:,}", colour_of(number)
                 yield Series(label, x, y, colour, style, kinds, **legend)  # type: ignore[arg-type]

@@ -130,7 +130,7 @@ def facts_tables(facts: Sequence[Facts], span: float | None = None) -> list[Tabl
     return tables
 
 
-def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """By dotted key the value of every run, where they are not all equal; a key that is not there is None.
 
     A resolved configuration leaves out only what is None by default. `training.run_folder` always differs.

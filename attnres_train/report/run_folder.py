@@ -20,7 +20,7 @@ from attnres_train.config.keys import all_keys, flattened
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.record_lines import LOSS_TOKENS, record_of
+from attnres_train.observe.record_lines import LOSS_TOKENS, parse_record
 from attnres_train.plan.page import counted
 from attnres_train.report.curves import Curve, Point
 from attnres_train.setup import FACTS
@@ -147,7 +147,7 @@ class _Lines:
                 for line in file:
                     if skipped is not None and skipped in line and line.endswith(b"}\n"):
                         continue
-                    record = record_of(line)
+                    record = parse_record(line)
                     if record is not None:
                         yield record
                     elif line.strip():

@@ -12,7 +12,7 @@ from attnres_train.errors import refuse
 from attnres_train.observe.settings_history import read_history, rows
 from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
 from attnres_train.report.depth_charts import by_depth_section, map_section
-from attnres_train.report.facts import Facts, differences, differences_table, facts_of, facts_tables
+from attnres_train.report.facts import Facts, config_differences, differences_table, facts_of, facts_tables
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import RunFiles, read_runs
 from attnres_train.report.still import png_of, still_chart, still_maps
@@ -29,7 +29,7 @@ _MOST_IN_TITLE = 3
 
 
 @dataclass(frozen=True)
-class Report:
+class WrittenReport:
     """What was written and what it says."""
 
     page: Path
@@ -54,7 +54,7 @@ class Report:
         }
 
 
-def report(folders: Sequence[Path], output: Path) -> Report:
+def report(folders: Sequence[Path], output: Path) -> WrittenReport:
     """Write `index.html` and the PNGs of its figures to `output`.
 
     Raises Refused with every folder that is no run, and where `output` cannot be written.
@@ -62,12 +62,12 @@ def report(folders: Sequence[Path], output: Path) -> Report:
     runs = read_runs(folders)
     span = shared_span(runs)
     facts = [facts_of(run, span) for run in runs]
-    found = differences({run.label: run.config for run in runs if run.config is not None})
+    found = config_differences({run.label: run.config for run in runs if run.config is not None})
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z")
     introduction = f"Made {made} from the files in {', '.join(str(run.folder) for run in runs)}."
     title = ", ".join(run.label for run in runs) if len(runs) <= _MOST_IN_TITLE else f"{len(runs)} runs"
     path, pictures = write_sections(output, title, introduction, sections_of(runs, facts, found))
-    return Report(path, pictures, runs, facts, found)
+    return WrittenReport(path, pictures, runs, facts, found)
 
 
 def sections_of(

@@ -25,7 +25,7 @@ from attnres_train.report.charts import Chart, Maps, range_without_spikes
 from attnres_train.report.compute import flops_per_token, parameters
 from attnres_train.report.curves import Curve, smoothed, smoothing_span, thinned
 from attnres_train.report.depth_charts import by_depth_section, depth_maps, map_section
-from attnres_train.report.facts import differences, facts_of, facts_tables
+from attnres_train.report.facts import config_differences, facts_of, facts_tables
 from attnres_train.report.live import live_chart, live_maps
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import MOST_LOOKS, read_run, read_runs, short_names
@@ -456,7 +456,7 @@ def test_curves() -> None:
 def test_names_and_differences() -> None:
     assert short_names([("r", "a", "x"), ("r", "b", "x")]) == ["a/x", "b/x"]
     configs = {"one": {"a.b": True, "a.c": 1, "training.run_folder": "x"}, "two": {"a.b": 1, "a.c": 1, "a.d": [2]}}
-    assert differences(configs) == {"a.b": {"one": True, "two": 1}, "a.d": {"one": None, "two": [2]}}
+    assert config_differences(configs) == {"a.b": {"one": True, "two": 1}, "a.d": {"one": None, "two": [2]}}
 
 
 def test_facts_of_nothing(tmp_path: Path) -> None:
