@@ -14,11 +14,11 @@ from attnres_train.ablate.state import why_another
 from attnres_train.ablate.statistics import Estimate, OutsideOfCurve, compute_advantage, estimate, ratio_estimate
 from attnres_train.model.size import depth_flops_per_token
 from attnres_train.observe.depth_look import ReaderLook
-from attnres_train.plan.page import counted
 from attnres_train.report.compute import flops_per_token, parameters, run_config
 from attnres_train.report.depth_charts import profile
 from attnres_train.report.facts import gradient_spread, partial_growth
 from attnres_train.report.run_folder import RunFiles, read_run
+from attnres_train.words import counted
 
 SIZES: Mapping[str, Callable[[ReaderLook], float | None]] = {
     "input_rms": lambda reader: reader.input_rms,

@@ -16,7 +16,7 @@ from attnres_train.ablate.grid import RunGrid, logs_folder
 from attnres_train.ablate.state import CheckedRun
 from attnres_train.errors import ExitCode
 from attnres_train.launch.process import STOP_SIGNALS, end_with_parent
-from attnres_train.plan.page import counted
+from attnres_train.words import counted
 
 _POLL_SECONDS = 0.2
 

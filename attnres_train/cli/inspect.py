@@ -19,7 +19,8 @@ from attnres_train.errors import refuse
 from attnres_train.observe.record_lines import parse_record
 from attnres_train.observe.settings_history import read_history
 from attnres_train.paths import path_argument
-from attnres_train.plan.page import counted, page_table, table
+from attnres_train.plan.page import page_table, table
+from attnres_train.words import counted
 
 _EPILOG = """\
 Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no weights.

@@ -16,7 +16,7 @@ layouts      what advice tries on a number of devices; advise: the fastest of th
 draw         a picture of the schedule; the only one that imports matplotlib
 """
 
-from attnres_train.plan.report import as_json
+from attnres_train.plan.text import as_json
 from attnres_train.plan.whole import Plan, bubble_fraction, plan
 
 __all__ = ["Plan", "as_json", "bubble_fraction", "plan"]

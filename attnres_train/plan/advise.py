@@ -19,11 +19,12 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem
 from attnres_train.plan.layouts import Layout, families
 from attnres_train.plan.memory import worst_rank_memory
-from attnres_train.plan.speeds import GIB, Machine
+from attnres_train.plan.speeds import Machine
 from attnres_train.plan.state import StateBytes, state_bytes
 from attnres_train.plan.timing import Timing
 from attnres_train.plan.whole import Plan, plan_of
 from attnres_train.setup import Setup
+from attnres_train.words import GIB
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class _Adviser:
             self.leanest[reason] = size
             self.examples.pop(reason, None)
         what = "weights, gradients and optimizer alone need" if reason == _STATE_TOO_LARGE else "needs"
-        usable = f"{self.machine.usable_bytes / GIB:,.1f} GiB of a device"
+        usable = f"{self.machine.usable_gib:,.1f} GiB of a device"
         words = f"{what} {size / GIB:,.2f} GiB of the {usable}; the leanest of them"
         self._refuse(layout, reason, words)
 

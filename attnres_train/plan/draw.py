@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnres_train.errors import refuse
-from attnres_train.plan.page import counted
 from attnres_train.plan.simulate import Box, Message, Played
 from attnres_train.plan.timing import Timing
 from attnres_train.plan.whole import Plan
+from attnres_train.words import MIB, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MIB = 2**20
 _SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_RANKS, _MOST_MICRO_BATCHES = 16, 8
 """Of a picture that can be read; a longer step shows its first micro-batches, as a step of its own."""
@@ -146,7 +145,7 @@ def _chunk(chunk: int, virtual: int) -> str:
 
 def _draw_hops(axes: Axes, plan: Plan) -> None:
     """What one micro-batch sends over each hop, both ways, beside the one slice of the standard residual."""
-    hops, size = plan.wire.plan.hops(), plan.wire.slice_bytes / _MIB
+    hops, size = plan.wire.plan.hops(), plan.wire.slice_bytes / MIB
     rows = range(len(hops))
     for offset, slices, colour, label in (
         (-0.2, [hop.slices for hop in hops], _TO_NEXT, "history forward"),
@@ -165,4 +164,4 @@ def _draw_hops(axes: Axes, plan: Plan) -> None:
 
 
 def _mib(size: float) -> str:
-    return f"{size / _MIB:.3g} MiB" if size >= 0.1 * _MIB else f"{size / 1024:.3g} KiB"
+    return f"{size / MIB:.3g} MiB" if size >= 0.1 * MIB else f"{size / 1024:.3g} KiB"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from attnres_train.words import counted as counted
+from attnres_train.words import MIB
 
 PAGE_COLUMNS = 120
 _INDENT, _GAP, _NARROWEST = 2, 2, 20
-_MIB = 2**20
 
 
 def table(rows: Sequence[Sequence[str]], *, indent: int = 0, right: Sequence[int] = ()) -> list[str]:
@@ -38,4 +37,4 @@ def page_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> l
 
 def in_mib(size: float) -> str:
     """Bytes as a number of MiB."""
-    return f"{size / _MIB:.3g}" if size < 1000 * _MIB else f"{size / _MIB:,.0f}"
+    return f"{size / MIB:.3g}" if size < 1000 * MIB else f"{size / MIB:,.0f}"

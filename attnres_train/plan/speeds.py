@@ -8,8 +8,8 @@ from pydantic import Field
 
 from attnres_train.plan.devices import Device
 from attnres_train.section import section
+from attnres_train.words import GIB
 
-GIB = 2**30
 RESERVED_SHARE = 0.1
 """Of a device's memory, for what a plan does not count: the allocator's fragments, the CUDA context, NCCL. An
 assumption."""
@@ -105,9 +105,13 @@ class Machine:
     """Whether `near` is the sum of links to each neighbour in the node, and not what a switch gives to any two."""
 
     @property
-    def usable_bytes(self) -> float:
+    def usable_gib(self) -> float:
         """Of a device's memory, for tensors."""
-        return self.memory_gib * GIB * (1 - RESERVED_SHARE)
+        return self.memory_gib * (1 - RESERVED_SHARE)
+
+    @property
+    def usable_bytes(self) -> float:
+        return self.usable_gib * GIB
 
     def near_of(self, ranks: int) -> Link:
         """`near` of each of `ranks` ranks of a node that talk among themselves."""
@@ -149,8 +153,8 @@ def machine_of(device: Device, precision: str, efficiency: float | None = None) 
         devices_per_node=device.devices_per_node,
         alone=rates,
         together=rates,
-        near=_link(LINK_EFFICIENCY * device.link_bytes_per_second, LINK_LATENCY_SECONDS),
-        far=_link(NETWORK_EFFICIENCY * device.network_bytes_per_second, NETWORK_LATENCY_SECONDS),
+        near=even_link(LINK_EFFICIENCY * device.link_bytes_per_second, LINK_LATENCY_SECONDS),
+        far=even_link(NETWORK_EFFICIENCY * device.network_bytes_per_second, NETWORK_LATENCY_SECONDS),
         disk_bytes_per_second=DISK_BYTES_PER_SECOND,
         asynchronous=True,
         measured=False,
@@ -164,12 +168,7 @@ def machine_of(device: Device, precision: str, efficiency: float | None = None) 
     )
 
 
-def _link(bytes_per_second: float, latency: float) -> Link:
-    return Link(
-        send_bytes_per_second=bytes_per_second,
-        send_latency_seconds=latency,
-        all_reduce_bytes_per_second=bytes_per_second,
-        reduce_scatter_bytes_per_second=bytes_per_second,
-        all_gather_bytes_per_second=bytes_per_second,
-        collective_latency_seconds=latency,
-    )
+def even_link(bytes_per_second: float, latency: float) -> Link:
+    """A link that does all at one rate and begins all after the same time."""
+    names = Link.__dataclass_fields__
+    return Link(**{name: latency if name.endswith("latency_seconds") else bytes_per_second for name in names})

@@ -21,9 +21,9 @@ from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.record_lines import LOSS_TOKENS, parse_record
-from attnres_train.plan.page import counted
 from attnres_train.report.curves import Curve, Point
 from attnres_train.setup import FACTS
+from attnres_train.words import counted
 
 MOST_PROBLEMS = 5
 """Of a configuration that are told."""
