@@ -2,8 +2,7 @@
 
     candidates -> refused by a rule of `config/check.py`, or because it does not fit -> the rest by tokens a second
 
-A candidate keeps the model, the global batch and the steps, and changes what `Layout` names. Layouts that nobody would
-start are left out, not refused: tensor parallelism beyond a node, sequence shards left off beside it.
+A candidate keeps the model, the global batch and the steps, and changes what `Layout` names.
 """
 
 from __future__ import annotations

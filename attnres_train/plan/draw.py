@@ -92,10 +92,9 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], unit: float, virtual: int) -> 
         start, width = box.start * unit, (box.end - box.start) * unit
         axes.broken_barh([(start, width)], (box.rank - 0.27, 0.54), facecolor=colour, edgecolor="white", linewidth=0.6)
         if labels:
-            dark = chunk >= 3
-            text = f"{'F' if forward else 'B'}{box.turn.visit.micro_batch}"
-            axes.text(start + width / 2, box.rank, text, ha="center", va="center", fontsize=7,
-                      color="white" if dark else "black", clip_on=True)  # fmt: skip
+            text, ink = f"{'F' if forward else 'B'}{box.turn.visit.micro_batch}", "white" if chunk >= 3 else "black"
+            where: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
+            axes.text(start + width / 2, box.rank, text, fontsize=7, color=ink, **where)
 
 
 def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: float) -> None:
@@ -129,18 +128,15 @@ def _legend(axes: Axes, virtual: int) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    chunks = range(min(virtual, len(_FORWARD)))
-    entries: list[Any] = [Patch(color=_FORWARD[c], label=f"forward{_chunk(c, virtual)}") for c in chunks]
-    entries += [Patch(color=_BACKWARD[c], label=f"backward{_chunk(c, virtual)}") for c in chunks]
+    chunks = [f", chunk {chunk}" for chunk in range(min(virtual, len(_FORWARD)))] if virtual > 1 else [""]
+    entries: list[Any] = []
+    for name, colours in (("forward", _FORWARD), ("backward", _BACKWARD)):
+        entries += [Patch(color=colour, label=f"{name}{of}") for colour, of in zip(colours, chunks, strict=False)]
     entries += [Line2D([], [], color=_TO_NEXT, label="history to the next stage")]
     entries += [Line2D([], [], color=_BACK, label="gradients back")]
     columns = min(len(entries), 10)
     axes.legend(handles=entries, ncols=columns, frameon=False, fontsize=7.5, loc="lower right",
                 bbox_to_anchor=(1.0, 1.06))  # fmt: skip
-
-
-def _chunk(chunk: int, virtual: int) -> str:
-    return f", chunk {chunk}" if virtual > 1 else ""
 
 
 def _draw_hops(axes: Axes, plan: Plan) -> None:

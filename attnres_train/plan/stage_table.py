@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from attnres_train.parallel.wire import Hop
@@ -14,45 +13,25 @@ _MOST_RUNS = 5
 """Of consecutive sources that a line lists; beyond that it counts them."""
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A stage, and what it receives of one micro-batch on one tensor rank."""
-
-    number: int
-    stage: StagePlan
-    received: str
-    mib: str
-
-
 def stage_table(plan: Plan) -> list[str]:
-    """Lines of every stage. Those that differ in their layers' numbers alone share one, within a chunk."""
-    hops: list[Hop | None] = [None, *plan.wire.plan.hops()]
-    size = plan.wire.slice_bytes
-    rows = [
-        _Row(number, stage, _received(hop) if hop else "tokens", in_mib(hop.slices * size) if hop else "")
-        for number, (stage, hop) in enumerate(zip(plan.stages, hops, strict=True))
-    ]
-    head = ("stage", "rank", "chunk", "layers", "parameters", "MiB", "receives of a micro-batch")
-    alike = [list(group) for _, group in groupby(rows, key=_likeness)]
-    return page_table([head, *(_cells(group) for group in alike)], right=(0, 1, 2, 4, 5))
+    """Lines of every stage, with what it receives of one micro-batch on one tensor rank. Those that differ in their
+    layers' numbers alone share one, within a chunk."""
+    stages, hops, size = plan.stages, plan.wire.plan.hops(), plan.wire.slice_bytes
+    received = ["tokens", *(_received(hop) for hop in hops)]
+    mib = ["", *(in_mib(hop.slices * size) for hop in hops)]
 
+    def likeness(number: int) -> tuple[int, int, int, str]:
+        return stages[number].chunk, stages[number].layers, stages[number].parameters, received[number]
 
-def _likeness(row: _Row) -> tuple[int, int, int, str]:
-    return row.stage.chunk, row.stage.layers, row.stage.parameters, row.received
-
-
-def _cells(group: Sequence[_Row]) -> tuple[str, ...]:
-    first, last = group[0], group[-1]
-    each = " each" if len(group) > 1 else ""
-    return (
-        _span(first.number, last.number),
-        _span(first.stage.rank, last.stage.rank),
-        str(first.stage.chunk),
-        _layers(first.stage, last.stage) + each,
-        f"{first.stage.parameters:,}{each}",
-        first.mib,
-        first.received,
-    )
+    rows = [("stage", "rank", "chunk", "layers", "parameters", "MiB", "receives of a micro-batch")]
+    for _, alike in groupby(range(len(stages)), key=likeness):
+        numbers = list(alike)
+        first, last = stages[numbers[0]], stages[numbers[-1]]
+        each = " each" if len(numbers) > 1 else ""
+        ranks, layers = _span(first.rank, last.rank), _layers(first, last)
+        held = (str(first.chunk), f"{layers}{each}", f"{first.parameters:,}{each}")
+        rows.append((_span(numbers[0], numbers[-1]), ranks, *held, mib[numbers[0]], received[numbers[0]]))
+    return page_table(rows, right=(0, 1, 2, 4, 5))
 
 
 def _layers(first: StagePlan, last: StagePlan) -> str:

@@ -139,12 +139,11 @@ class Worker:
         return layers if spans_of(self.setup, stage) else Work()
 
     def _forward(self, cost: Cost) -> Work:
+        passes = cost.passes.divided / self.tensor + cost.passes.whole / self.shards
         compute = Work(
             layer_flops=2 * cost.matrices * self.tokens / self.tensor,
             attention_flops=cost.attended * self.setup.config.training.sequence_length * self.tokens / self.tensor,
-            element_bytes=self.tokens
-            * self.element
-            * (cost.passes.divided / self.tensor + cost.passes.whole / self.shards),
+            element_bytes=self.tokens * self.element * passes,
             operations=cost.operations,
         )
         return compute + self._collectives(cost.gathers, cost.scatters)
