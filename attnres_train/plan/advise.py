@@ -88,16 +88,12 @@ class _Adviser:
         self.examples: dict[str, tuple[Layout, str]] = {}
 
     def advise(self, wanted: int) -> Advice:
-        tried, world = 0, self.setup.world
-        runnable: list[_Candidate] = []
-        for family in families(world, self.machine.devices_per_node, self.setup.config.model.num_layers):
-            tried += len(family)
-            found = self._first_that_fits(family)
-            if found is not None:
-                runnable.append(found)
+        world, num_layers = self.setup.world, self.setup.config.model.num_layers
+        tried = list(families(world, self.machine.devices_per_node, num_layers))
+        runnable = [found for family in tried if (found := self._first_that_fits(family)) is not None]
         choices = self._fastest(runnable, wanted)
         refused = tuple(Refusal(count, *self.examples[reason]) for reason, count in self.counts.most_common())
-        return Advice(self.machine, world, tuple(choices), tried, len(runnable), refused)
+        return Advice(self.machine, world, tuple(choices), sum(map(len, tried)), len(runnable), refused)
 
     def _fastest(self, candidates: list[_Candidate], wanted: int) -> list[AdvisedLayout]:
         """The `wanted` fastest, the fastest first.
@@ -146,8 +142,7 @@ class _Adviser:
             self.examples.pop(reason, None)
         what = "weights, gradients and optimizer alone need" if reason == _STATE_TOO_LARGE else "needs"
         usable = f"{self.machine.usable_gib:,.1f} GiB of a device"
-        words = f"{what} {size / GIB:,.2f} GiB of the {usable}; the leanest of them"
-        self._refuse(layout, reason, words)
+        self._refuse(layout, reason, f"{what} {size / GIB:,.2f} GiB of the {usable}; the leanest of them")
 
     def _refuse(self, layout: Layout, reason: str, words: str) -> None:
         self.counts[reason] += 1

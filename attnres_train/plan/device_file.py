@@ -6,11 +6,11 @@ TOML, or JSON if the name ends so: `name`, `memory_gib`, `devices_per_node` and 
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -122,7 +122,7 @@ def _endless(path: Path, values: dict[str, Any], place: str = "") -> Iterator[Pr
 
 
 def _nearest(word: str, known: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(word, list(known), n=3, cutoff=0.4)
+    return get_close_matches(word, list(known), n=3, cutoff=0.4)
 
 
 def _toml(value: Any) -> str:

@@ -99,20 +99,16 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], unit: float, virtual: int) -> 
 
 def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: float) -> None:
     """Every crossing as an arrow; the bytes of a hop stand at its first crossing of each direction that has room."""
-    wire = plan.wire.plan
-    labelled: set[tuple[int, int]] = set()
+    wire, labelled = plan.wire.plan, set[tuple[int, int]]()
     taken: dict[float, list[float]] = {}
     room = _LABEL_SHARE * unit * max((message.end for message in messages), default=0.0)
     for message in messages:
         rows = wire.rank_of(message.from_stage), wire.rank_of(message.to_stage)
-        down = rows[1] > rows[0]
-        ends = (rows[0] + (0.27 if down else -0.27), rows[1] - (0.27 if down else -0.27))
-        colour = _TO_NEXT if message.forward else _BACK
-        place = (message.start * unit, ends[0])
+        edge = 0.27 if rows[1] > rows[0] else -0.27
+        ends, colour = (rows[0] + edge, rows[1] - edge), _TO_NEXT if message.forward else _BACK
         arrow: dict[str, Any] = {"arrowstyle": "->", "color": colour, "linewidth": 0.7, "alpha": 0.55}
-        axes.annotate("", xy=(message.end * unit, ends[1]), xytext=place, arrowprops=arrow)
-        hop = (message.from_stage, message.to_stage)
-        gap, end = sum(rows) / 2, message.end * unit
+        hop, gap, end = (message.from_stage, message.to_stage), sum(rows) / 2, message.end * unit
+        axes.annotate("", xy=(end, ends[1]), xytext=(message.start * unit, ends[0]), arrowprops=arrow)
         free = all(abs(end - other) > room for other in taken.get(gap, []))
         if hop not in labelled and free and abs(rows[1] - rows[0]) == 1:
             labelled.add(hop)
@@ -120,8 +116,7 @@ def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: fl
             slices = wire.hop_into(max(hop))
             size = (slices.slices if message.forward else slices.slices_back) * plan.wire.slice_bytes
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
-            axes.text(message.end * unit, sum(ends) / 2, f" {_mib(size)}", fontsize=6.5, color=colour, va="center",
-                      bbox=box)  # fmt: skip
+            axes.text(end, sum(ends) / 2, f" {_mib(size)}", fontsize=6.5, color=colour, va="center", bbox=box)
 
 
 def _legend(axes: Axes, virtual: int) -> None:

@@ -9,7 +9,7 @@ two stages hold has its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import lcm
@@ -20,8 +20,6 @@ from attnres_train.setup import FP32_BYTES, Setup, StageTensors
 
 _MOMENTS_BYTES = 2 * FP32_BYTES
 _START_MULTIPLE, _END_MULTIPLE = 64, 128
-Chunks = Sequence[Sequence[TensorSpec]]
-"""The tensors of every chunk of a rank."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,14 @@ def _of_stages(
     stages: tuple[StageTensors, ...], tensor: int, data: int, element: int, engine: EngineConfig
 ) -> StateBytes:
     """Kept, since advice asks for the same stages in many setups."""
-    chunks = [stage.tensors for stage in stages]
-    singles, rounded = _split(chunks, lambda spec: spec.fp32 or element == FP32_BYTES)
-    held, single = sum(stage.held(tensor) for stage in stages), _held(singles, tensor)
+    singles = [[spec for spec in stage.tensors if spec.fp32 or element == FP32_BYTES] for stage in stages]
+    held = sum(stage.held(tensor) for stage in stages)
+    single = sum(spec.held(tensor) for chunk in singles for spec in chunk)
     weights = element * (held - single) + FP32_BYTES * single
     if engine.kind == "deepspeed":
-        whole = element * _at_work(chunks, tensor)
-        return _zero_bytes(engine.deepspeed, data, held, single, weights, whole)
+        at_work = element * _at_work([spec for stage in stages for spec in stage.tensors], tensor)
+        return _zero_bytes(engine.deepspeed, data, held, single, weights, at_work)
+    rounded = [[spec for spec in stage.tensors if not (spec.fp32 or element == FP32_BYTES)] for stage in stages]
     of_rounded, of_single = shares(rounded, tensor, data), shares(singles, tensor, data)
     padding = (of_rounded.padded - held + single) * (element + FP32_BYTES)
     padding += (of_single.padded - single) * 2 * FP32_BYTES
@@ -65,16 +64,6 @@ def _of_stages(
         (FP32_BYTES * a, _MOMENTS_BYTES * (a + b)) for a, b in zip(of_rounded.owned, of_single.owned, strict=True)
     )
     return StateBytes(weights, FP32_BYTES * held, masters, moments, padding)
-
-
-def _split(chunks: Chunks, chosen: Callable[[TensorSpec], bool]) -> tuple[Chunks, Chunks]:
-    """The chosen tensors of every chunk, and the others."""
-    yes = [[spec for spec in chunk if chosen(spec)] for chunk in chunks]
-    return yes, [[spec for spec in chunk if not chosen(spec)] for chunk in chunks]
-
-
-def _held(chunks: Chunks, tensor: int) -> int:
-    return sum(spec.held(tensor) for chunk in chunks for spec in chunk)
 
 
 def _zero_bytes(
@@ -100,12 +89,12 @@ def _zero_bytes(
     return StateBytes(weights, gradients + own, masters, moments)
 
 
-def _at_work(chunks: Chunks, tensor: int) -> int:
+def _at_work(tensors: Sequence[TensorSpec], tensor: int) -> int:
     """Elements that ZeRO-3 has whole at once: what is not divided, and the largest layer or table."""
     parts = Counter[str]()
-    for spec in (spec for chunk in chunks for spec in chunk if spec.divided):
-        parts[spec.part] += spec.held(tensor)
-    return max(parts.values(), default=0) + sum(s.size for chunk in chunks for s in chunk if not s.divided)
+    for spec in tensors:
+        parts[spec.part] += spec.held(tensor) if spec.divided else 0
+    return max(parts.values(), default=0) + sum(spec.size for spec in tensors if not spec.divided)
 
 
 @dataclass(frozen=True)
@@ -119,10 +108,8 @@ class Shares:
 def shares(chunks: Sequence[Sequence[TensorSpec]], tensor: int, data: int) -> Shares:
     """Of the parameters of all `chunks` of a rank, each in the order of the model, over `data` ranks."""
     padded, owned = 0, [0] * data
-    for chunk in chunks:
-        for bucket in _buckets(chunk):
-            size = _add_bucket([parameter.held(tensor) for parameter in bucket], data, owned)
-            padded += size
+    for bucket in (bucket for chunk in chunks for bucket in _buckets(chunk)):
+        padded += _add_bucket([parameter.held(tensor) for parameter in bucket], data, owned)
     return Shares(padded, tuple(owned))
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attnres_train.plan.checkpoint import plan_checkpoint
-from attnres_train.plan.links import Links
 from attnres_train.plan.simulate import Played, TurnSeconds, play, play_long
-from attnres_train.plan.speeds import Machine, Rates
+from attnres_train.plan.speeds import Links, Machine, Rates
 from attnres_train.plan.step_end import EndSeconds, end_seconds
 from attnres_train.plan.work import StageWork, Work, Worker
 from attnres_train.setup import Setup

@@ -65,10 +65,7 @@ class Plan:
 
 
 def plan(
-    config: RunConfig,
-    world_size: int | None = None,
-    vocabulary: int | None = None,
-    machine: Machine | None = None,
+    config: RunConfig, world_size: int | None = None, vocabulary: int | None = None, machine: Machine | None = None
 ) -> Plan:
     """The plan of a checked configuration on `world_size` ranks; None stands for one replica of the model.
 
@@ -82,14 +79,15 @@ def plan(
 
 def plan_of(setup: Setup, machine: Machine | None = None) -> Plan:
     """The same of a setup."""
-    config, parallel = setup.config, setup.config.parallel
+    config, parallel, steps = setup.config, setup.config.parallel, setup.config.training.steps
+    shown = range(1, min(steps, _RATES_SHOWN) + 1)
     return Plan(
         setup=setup,
         parameters_total=setup.description.parameters,
         parameters_per_rank=tuple(setup.held_by(rank) for rank in range(parallel.pipeline)),
         stages=_stages(setup),
         bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, setup.micro_batches),
-        learning_rates=_first_rates(config),
+        learning_rates=tuple(learning_rate(config.optimizer, config.schedule, steps, step) for step in shown),
         wire=plan_traffic(setup),
         tensor_bytes=Worker(setup).tensor_bytes() * setup.micro_batches,
         memory=worst_rank_memory(setup),
@@ -114,9 +112,3 @@ def _stages(setup: Setup) -> tuple[StagePlan, ...]:
         )
         for stage, layers in enumerate(setup.layers_per_stage)
     )
-
-
-def _first_rates(config: RunConfig) -> tuple[float, ...]:
-    total = config.training.steps
-    shown = range(1, min(total, _RATES_SHOWN) + 1)
-    return tuple(learning_rate(config.optimizer, config.schedule, total, step) for step in shown)
