@@ -6,6 +6,7 @@ import dataclasses
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -42,7 +43,8 @@ class Key:
         return self.dotted.rpartition(".")[2]
 
 
-def all_keys() -> dict[str, Key]:
+@cache
+def all_keys() -> Mapping[str, Key]:
     """Dotted name -> key, in the order of declaration."""
     return {key.dotted: key for key in _keys_of(RunConfig, "")}
 

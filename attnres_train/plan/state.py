@@ -124,17 +124,17 @@ def _buckets(chunk: Sequence[TensorSpec]) -> list[list[TensorSpec]]:
 
 
 def _add_bucket(sizes: Sequence[int], data: int, owned: list[int]) -> int:
-    """Add what each data rank owns of a bucket; returns its padded size."""
-    starts, end = [], 0
+    """Add what each data rank owns of a bucket, its share without the gaps in it; returns the bucket's padded size."""
+    gaps, end = [], 0
     for size in sizes:
         start = -(-end // _START_MULTIPLE) * _START_MULTIPLE
-        starts.append(start)
+        gaps.append((end, start))
         end = start + size
     multiple = lcm(data, _END_MULTIPLE)
     padded = -(-end // multiple) * multiple
     share = padded // data
-    for start, size in zip(starts, sizes, strict=True):
-        stop = start + size
+    owned[:] = [elements + share for elements in owned]
+    for start, stop in (*gaps, (end, padded)):
         for rank in range(start // share, -(-stop // share)):
-            owned[rank] += min(stop, (rank + 1) * share) - max(start, rank * share)
+            owned[rank] -= min(stop, (rank + 1) * share) - max(start, rank * share)
     return padded
