@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from attnres_train.observe.phases import PHASES
 from attnres_train.observe.record_lines import LOSS_TOKENS
+from attnres_train.observe.tags import PHASES
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import LossSum, StepReport, TrainState
+from attnres_train.words import GIB
 
-GIB = 2**30
 VALIDATION_TAG = "loss/valid"
 
 

@@ -11,13 +11,12 @@ from pathlib import Path
 import torch.distributed as dist
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.observe.console import CONSOLE, step_line, validation_words
+from attnres_train.observe.console import CONSOLE, Remaining, step_line, validation_words
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
 from attnres_train.observe.event_file import EventFile
 from attnres_train.observe.metrics import LogInterval, MfuTerms, over_ranks, step_metrics, validation_metrics
 from attnres_train.observe.record_lines import parse_record
-from attnres_train.observe.remaining import Remaining
 from attnres_train.observe.sinks import Guarded, Sink, guarded_lines
 from attnres_train.observe.wandb_sink import WandbSink
 from attnres_train.parallel.grid import Grid

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.kept_file import Gone, KeptFile
@@ -22,7 +22,9 @@ log = logging.getLogger(CONSOLE)
 LEAST_FREE_BYTES = 1 << 20
 
 
-class Sink(Protocol):
+class Sink:
+    """Takes what is recorded, by tag; what one has no place for it passes over."""
+
     def write(self, step: int, values: Mapping[str, Any]) -> None: ...
 
     def picture(self, step: int, tag: str, png: bytes) -> None: ...
@@ -32,7 +34,7 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """One JSON object a record, each written at once.
 
     Opening it at `step` drops the records of later steps: a resumed run writes them anew.
@@ -58,17 +60,11 @@ class JsonlSink:
             raise
         self._cut = False
 
-    def picture(self, step: int, tag: str, png: bytes) -> None:
-        """Lines hold no pictures."""
-
-    def text(self, step: int, tag: str, words: str) -> None:
-        """Nor words: `settings.jsonl` has them."""
-
     def close(self) -> None:
         self._file.close()
 
 
-class Guarded:
+class Guarded(Sink):
     """A sink whose disk may fill up or vanish: one warning, and training goes on. So it does where somebody takes away
     the file that is written: the record that would be lost begins another one.
 

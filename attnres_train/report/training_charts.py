@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.tags import PHASES
 from attnres_train.report.charts import PHASE_COLOURS, Chart, Section, Series, Style, both_in_legend, colour_of
 from attnres_train.report.compute import flops_per_token
 from attnres_train.report.curves import (

@@ -10,7 +10,7 @@ from attnres_train.depth.config import ResidualConfig
 from attnres_train.model.config import ModelConfig
 from attnres_train.model.size import depth_flops_per_token, training_flops_per_token
 from attnres_train.observe.metrics import LogInterval, MfuTerms, Peaks, step_metrics
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.tags import PHASES
 from attnres_train.parallel.grid import build_grid
 from attnres_train.plan.devices import device_called
 from attnres_train.progress import LossSum, StepReport, TrainState

@@ -8,7 +8,7 @@ import pytest
 
 from attnres_train.observe.config import ObserveConfig
 from attnres_train.observe.metrics import LogInterval, MfuTerms, Peaks, step_metrics, validation_metrics
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.tags import PHASES
 from attnres_train.progress import LossSum, StepReport, TrainState
 
 

@@ -17,8 +17,7 @@ import pytest
 from attnres_train.cli import main
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.plot import read_curve
-from attnres_train.observe.record_lines import parse_record
+from attnres_train.observe.record_lines import parse_record, read_curve
 from attnres_train.observe.sinks import JsonlSink
 from attnres_train.report.run_folder import read_run
 from attnres_train.strict_json import as_strict, dumps, loads

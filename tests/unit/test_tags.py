@@ -14,9 +14,8 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.observe.depth_recorder import MAP_TAG
 from attnres_train.observe.event_file import EventFile
 from attnres_train.observe.metrics import LogInterval, MfuTerms, Peaks, step_metrics
-from attnres_train.observe.phases import PHASES
 from attnres_train.observe.recorder import Recorder
-from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, DESCRIPTIONS, describe_tag, in_tensorboard
+from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, DESCRIPTIONS, PHASES, describe_tag, in_tensorboard
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import LossSum, StepReport, TrainState
 from tests.distributed.tiny import tiny_config
