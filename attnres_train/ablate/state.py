@@ -50,9 +50,8 @@ def check_all(grid: RunGrid) -> list[CheckedRun]:
             for problem in refusal.problems:
                 found.setdefault((problem.key, problem.message, problem.remedy), []).append(planned.name)
     if found:
-        raise Refused(
-            [Problem(key, f"{message}; {_of(names, grid)}", remedy) for (key, message, remedy), names in found.items()]
-        )
+        told = ((key, f"{message}; {_of(names, grid)}", remedy) for (key, message, remedy), names in found.items())
+        raise Refused([Problem(*words) for words in told])
     return checked
 
 
@@ -61,10 +60,12 @@ def _checked(grid: RunGrid, planned: PlannedRun) -> CheckedRun:
     if problems := list(_another_configuration(config, planned.folder)):
         raise Refused(problems)
     steps = config.training.steps
-    whole = [step for step, path in named_steps(checkpoints_folder(planned.folder)).items() if _is_whole(path)]
+    saved = named_steps(checkpoints_folder(planned.folder)).items()
+    whole = [step for step, path in saved if not problems_at_a_glance(path)]
     done_steps = min(max(whole, default=0), steps)
     begun: Stand = "begun" if (planned.folder / "config.toml").exists() else "not begun"
-    return CheckedRun(planned, steps, done_steps, "done" if done_steps == steps else begun, _model_flops(config))
+    stand: Stand = "done" if done_steps == steps else begun
+    return CheckedRun(planned, steps, done_steps, stand, Setup.of(config).step_flops * steps)
 
 
 def why_another(grid: RunGrid, planned: PlannedRun) -> str | None:
@@ -96,14 +97,6 @@ def _another_configuration(config: RunConfig, folder: Path) -> Iterator[Problem]
     if differing:
         message = f"it holds a run of another configuration: {'; '.join(differing)}"
         yield Problem(str(folder), message, "remove or rename it, or choose another `folder`")
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    return not problems_at_a_glance(checkpoint)
-
-
-def _model_flops(config: RunConfig) -> float:
-    return Setup.of(config).step_flops * config.training.steps
 
 
 def _of(names: Sequence[str], grid: RunGrid) -> str:

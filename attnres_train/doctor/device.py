@@ -91,15 +91,13 @@ def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, An
     found = run_processes("attnres_train.doctor.rates", ranks, asdict(shapes))
     # One rank sends nothing: no plan reads its rates.
     link = Link(**found["link"]) if found["link"] else even_link(1e12, 0.0)
-    memory = devices["memory_gib"] if gpu else devices["memory_gib"] / ranks
+    products = ("peak", "matmul", "head")
     return DeviceFile(
         name="this machine",
         precision=shapes.precision,
         shapes=f"{loaded.path.name}, {counted(shapes.tokens, 'token')} at a time",
-        peak_flops_per_second=max(
-            found["alone"]["peak_flops_per_second"], *(found["alone"][f"{what}_flops_per_second"] for what in _PRODUCTS)
-        ),
-        memory_gib=memory,
+        peak_flops_per_second=max(found["alone"][f"{product}_flops_per_second"] for product in products),
+        memory_gib=devices["memory_gib"] / (1 if gpu else ranks),
         devices_per_node=ranks,
         disk_bytes_per_second=_disk(run_folder(loaded.config, loaded.path)),
         asynchronous=gpu,
@@ -107,9 +105,6 @@ def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, An
         together=_rates(found["together"]),
         link=link,
     )
-
-
-_PRODUCTS = ("matmul", "head")
 
 
 def _rates(found: dict[str, float]) -> Rates:

@@ -32,11 +32,9 @@ def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = 
         environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | os.environ
         words = [sys.executable, "-W", "ignore", "-m", module]
         more = [] if argument is None else [json.dumps(argument)]
-        processes = [
-            subprocess.Popen([*words, str(rank), str(ranks), f"{folder}/meet", *more], env=environment, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for rank in range(ranks)
-        ]  # fmt: skip
+        piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        commands = ([*words, str(rank), str(ranks), f"{folder}/meet", *more] for rank in range(ranks))
+        processes = [subprocess.Popen(command, env=environment, **piped) for command in commands]
         try:
             said = [process.communicate(timeout=SPEED_SECONDS) for process in processes]
         except subprocess.TimeoutExpired:

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 
 from attnres_train.doctor.processes import join_group, seconds_together, there_and_back
+from attnres_train.words import MIB
 
-MIB = 1 << 20
 SIZE_MIB = 16
 TIMES = 5
 

@@ -109,6 +109,12 @@ class Table:
     note: str = ""
     folded: bool = False
 
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], first_number: int, note: str = "") -> Table:
+        """Of at least one row of cells by column; from the column `first_number` on they are numbers."""
+        head = list(rows[0])
+        return cls(head, [list(row.values()) for row in rows], range(first_number, len(head)), note)
+
 
 @dataclass(frozen=True)
 class Section:

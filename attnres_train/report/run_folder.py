@@ -9,6 +9,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -207,11 +208,9 @@ def _depth(path: Path) -> _Depth:
     lines, found, alarms = _Lines(path), _Depth(), DepthAlarms()
     every, last = 1, None
     for record in lines.records():
-        try:
+        look = DepthLook(())
+        with suppress(ValueError):
             look = DepthLook.of_record(record)
-        except ValueError:
-            lines.unreadable += 1
-            continue
         if not look.readers:
             lines.unreadable += 1
             continue

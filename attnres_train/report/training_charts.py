@@ -10,7 +10,6 @@ import numpy as np
 
 from attnres_train.observe.tags import PHASES
 from attnres_train.report.charts import PHASE_COLOURS, Chart, Section, Series, Style, both_in_legend, colour_of
-from attnres_train.report.compute import flops_per_token
 from attnres_train.report.curves import (
     FEWEST_SMOOTHED,
     Curve,
@@ -20,6 +19,7 @@ from attnres_train.report.curves import (
     smoothing_span,
     thinned,
 )
+from attnres_train.report.facts import flops_per_token
 from attnres_train.report.run_folder import RunFiles
 
 MOST_POINTS = 1500

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from attnres_train.errors import refuse
+from attnres_train.observe.depth_map import png
 from attnres_train.observe.settings_history import read_history, rows
-from attnres_train.report.charts import COLOURS, Chart, Maps, Section, Table
+from attnres_train.report.charts import COLOURS, Chart, Section, Table
 from attnres_train.report.depth_charts import by_depth_section, map_section
 from attnres_train.report.facts import Facts, config_differences, differences_table, facts_of, facts_tables
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import RunFiles, read_runs
-from attnres_train.report.still import png_of, still_chart, still_maps
+from attnres_train.report.still import still_chart, still_maps
 from attnres_train.report.training_charts import (
     loss_section,
     memory_section,
@@ -119,14 +120,11 @@ def write_sections(output: Path, title: str, introduction: str, sections: Sequen
         for item in (item for section in sections for item in section.items):
             if not isinstance(item, Table):
                 pictures.append(output / f"{item.name}.png")
-                pictures[-1].write_bytes(_png(item))
+                figure = still_chart(item) if isinstance(item, Chart) else still_maps(item)
+                pictures[-1].write_bytes(png(figure, dpi=100))
         path = output / PAGE
         path.write_text(page(title, introduction, sections), encoding="utf-8")
     except OSError as error:
         remedy = "choose another folder with --output"
         raise refuse(str(output), f"{output.absolute()} cannot be written: {error.strerror}", remedy) from error
     return path, pictures
-
-
-def _png(item: Chart | Maps) -> bytes:
-    return png_of(still_chart(item) if isinstance(item, Chart) else still_maps(item))

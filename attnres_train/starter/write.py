@@ -107,6 +107,7 @@ def _text(config: RunConfig, found: Found, shape: Shape, recipe: Recipe, devices
     tokens = recipe.steps * recipe.global_batch_size * recipe.sequence_length
     passes = f"{recipe.passes:.2g} passes over the corpus"
     length = f"{passes}, the most" if tokens < recipe.wanted_tokens / 2 else f"20 a parameter, {passes}"
+    tied = "two tables would take over a quarter of all parameters" if model.tie_embeddings else ""
     rows: list[tuple[str, object, str]] = [
         ("[model]", None, f"{shape.parameters:,} parameters with a vocabulary of {found.vocabulary:,}"),
         ("num_layers", model.num_layers, ""),
@@ -114,9 +115,7 @@ def _text(config: RunConfig, found: Found, shape: Shape, recipe: Recipe, devices
         ("ffn_hidden_size", model.ffn_hidden_size, "8/3 of the width, in steps of 128"),
         ("num_attention_heads", model.num_attention_heads, f"{model.head_size} wide each"),
         ("qk_norm", model.qk_norm, "large rates stay stable"),
-        ("tie_embeddings", model.tie_embeddings, "two tables would take over a quarter of all parameters")
-        if model.tie_embeddings
-        else ("tie_embeddings", False, ""),
+        ("tie_embeddings", model.tie_embeddings, tied),
         ("[residual]", None, "attention over depth; to compare with: --residual.mode standard"),
         ("mode", config.residual.mode, ""),
         ("block_size", config.residual.block_size, f"sublayers a block: {shape.blocks} blocks"),
@@ -125,8 +124,7 @@ def _text(config: RunConfig, found: Found, shape: Shape, recipe: Recipe, devices
         ("[data]", None, f"{found.train_tokens:,} tokens to train on, {found.valid_tokens:,} to validate"),
         ("train", config.data.train, ""),
     ]
-    if config.data.valid is not None:
-        rows.append(("valid", config.data.valid, ""))
+    rows += [("valid", config.data.valid, "")] if config.data.valid is not None else []
     rows += [
         ("[optimizer]", None, "arXiv 2401.02954: rate 0.3118 C^-0.1250, batch 0.2920 C^0.3271 tokens"),
         ("learning_rate", config.optimizer.learning_rate, f"C = {recipe.compute:.2g} FLOPs without the vocabulary's"),
@@ -142,19 +140,14 @@ def _text(config: RunConfig, found: Found, shape: Shape, recipe: Recipe, devices
         ("steps", training.steps, f"{tokens:,} tokens: {length}"),
         ("precision", training.precision, '"bf16" on GPUs' if training.precision == "fp32" else '"fp32" on CPUs'),
     ]
-    if training.recompute != "none":
-        rows.append(("recompute", training.recompute, ""))
+    rows += [("recompute", training.recompute, "")] if training.recompute != "none" else []
     if training.eval_interval_steps is not None:
-        rows.append(("eval_interval_steps", training.eval_interval_steps, ""))
-        rows.append(("eval_samples", training.eval_samples, ""))
+        rows += [(name, getattr(training, name), "") for name in ("eval_interval_steps", "eval_samples")]
     rows.append(("[parallel]", None, f"the fastest that `attnres plan --advise` finds for {devices}"))
     rows += [("tensor", parallel.tensor, ""), ("pipeline", parallel.pipeline, "")]
-    if parallel.virtual > 1:
-        rows.append(("virtual", parallel.virtual, ""))
-    if parallel.sequence:
-        rows.append(("sequence", True, ""))
-    if parallel.pipeline > 1:
-        rows.append(("balance", parallel.balance, ""))
+    rows += [("virtual", parallel.virtual, "")] if parallel.virtual > 1 else []
+    rows += [("sequence", True, "")] if parallel.sequence else []
+    rows += [("balance", parallel.balance, "")] if parallel.pipeline > 1 else []
     if config.engine.kind != "megatron":
         rows += [("[engine]", None, ""), ("kind", config.engine.kind, "")]
         rows += [("[engine.deepspeed]", None, ""), ("zero_stage", config.engine.deepspeed.zero_stage, "")]
