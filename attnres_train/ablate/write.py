@@ -45,9 +45,8 @@ def write_results(grid: RunGrid, results: Results) -> dict[str, Any]:
         (output / "results.md").write_text(markdown(title, introduction, sections), encoding="utf-8")
         (output / "results.json").write_text(dumps(found, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise refuse(
-            str(output), f"cannot be written: {error.strerror}", "make space, or choose another folder"
-        ) from error
+        what = f"cannot be written: {error.strerror}"
+        raise refuse(str(output), what, "make space, or choose another folder") from error
     return found | {"page": str(page), "pictures": [str(path) for path in pictures]}
 
 
@@ -58,10 +57,7 @@ def results_json(grid: RunGrid, results: Results) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "cells": [asdict(cell) for cell in results.cells],
         "curves": [
-            {
-                **{"case": case, "setting": setting, "seed": one.seed},
-                **{"compute": list(one.curve.compute), "losses": list(one.curve.losses)},
-            }
+            {"case": case, "setting": setting, "seed": one.seed, **asdict(one.curve)}
             for (case, setting), runs in results.finished.items()
             for one in runs
             if one.curve is not None
@@ -74,10 +70,9 @@ def ablation_sections(grid: RunGrid, results: Results) -> list[Section]:
     """The tables over all settings, the loss, then the depth."""
     tables = [loss_table(grid, results.cells), cost_table(grid, results.cells), size_table(results.cells)]
     notes = [[cell.case, cell.setting or NOT_THERE, words] for cell in results.cells for words in cell.notes]
-    if notes:
-        tables.append(Table(["case", "setting", "left out"], notes))
-    if results.unfinished:
-        tables.append(Table(["not finished, left out"], [[words] for words in results.unfinished]))
+    tables += [Table(["case", "setting", "left out"], notes)] if notes else []
+    unfinished = [[words] for words in results.unfinished]
+    tables += [Table(["not finished, left out"], unfinished)] if unfinished else []
     losses = [*filter(None, (_curves_chart(grid, results, number) for number in range(len(grid.settings))))]
     losses += [chart] if (chart := _final_chart(grid, results.cells)) is not None else []
     shaded = f"Bands are {CONFIDENCE:.0%} confidence intervals of the mean over seeds (Student's t); one seed has none."

@@ -53,9 +53,8 @@ def start_logging(run_folder: Path, rank: int) -> None:
     try:
         to_file = LogFile(path, encoding="utf-8")
     except OSError as error:
-        raise refuse(
-            "training.run_folder", f"{path} cannot be written: {error.strerror}", "choose another folder"
-        ) from error
+        what = f"{path} cannot be written: {error.strerror}"
+        raise refuse("training.run_folder", what, "choose another folder") from error
     # A disk that fills up must not bury the reason under one traceback a lost log line.
     logging.raiseExceptions = False
     to_file.setFormatter(Zoned())

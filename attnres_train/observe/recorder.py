@@ -140,9 +140,8 @@ def recorded_tags(grid: Grid, run_folder: Path, step: int) -> set[str]:
     path = run_folder / "metrics.jsonl"
     if grid.keeps_run and path.is_file():
         with open(path, "rb") as lines:
-            found = [
-                {tag for line in lines if (record := parse_record(line)) and record["step"] == step for tag in record}
-            ]
+            records = [record for line in lines if (record := parse_record(line)) and record["step"] == step]
+        found = [set().union(*records)]
     dist.broadcast_object_list(found, src=0, group=grid.control)
     return found[0]
 

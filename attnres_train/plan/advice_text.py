@@ -48,7 +48,7 @@ def _cells(choice: AdvisedLayout) -> dict[str, str]:
     return {
         **{name: str(getattr(layout, name)) for name in ("tensor", "pipeline", "virtual", "data")},
         "micro": str(layout.micro_batch_size),
-        "again": layout.recompute + (f", ZeRO-{layout.zero}" if layout.zero else ""),
+        "again": layout.recompute + _zero(layout),
         "step s": f"{time.step_seconds:.3g}",
         "tokens/s": f"{time.tokens_per_second:,.0f}",
         "bubble %": f"{100 * time.bubble_fraction:.1f}",
@@ -59,9 +59,12 @@ def _cells(choice: AdvisedLayout) -> dict[str, str]:
 
 def _short(layout: Layout) -> str:
     virtual = f" x virtual {layout.virtual}" if layout.virtual > 1 else ""
-    zero = f", ZeRO-{layout.zero}" if layout.zero else ""
     grid = f"tensor {layout.tensor}, pipeline {layout.pipeline}{virtual}, data {layout.data}"
-    return f"{grid}, micro {layout.micro_batch_size}{zero}"
+    return f"{grid}, micro {layout.micro_batch_size}{_zero(layout)}"
+
+
+def _zero(layout: Layout) -> str:
+    return f", ZeRO-{layout.zero}" if layout.zero else ""
 
 
 def advice_json(advice: Advice) -> dict[str, Any]:

@@ -62,13 +62,10 @@ def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
     _draw_boxes(steps, played.boxes, unit, setup.wire.virtual)
     _draw_messages(steps, plan, played.messages, unit)
     shown = "" if count == setup.micro_batches else f", the first {count} of {setup.micro_batches} micro-batches alone"
-    steps.set_title(
-        f"{counted(setup.layout.num_sublayers // 2, 'layer')}, {setup.layout.mode}, pipeline {ranks} x virtual "
-        f"{setup.wire.virtual} on {setup.world} x {plan.machine.name if plan.machine else ''}{shown}; "
-        f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule",
-        fontsize=10,
-        loc="left",
-    )
+    layers, machine = counted(setup.layout.num_sublayers // 2, "layer"), plan.machine.name if plan.machine else ""
+    grid = f"pipeline {ranks} x virtual {setup.wire.virtual} on {setup.world} x {machine}"
+    wait = f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule"
+    steps.set_title(f"{layers}, {setup.layout.mode}, {grid}{shown}; {wait}", fontsize=10, loc="left")
     steps.set_ylim(ranks - 0.35, -0.65)
     steps.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     steps.set_xlim(0, played.seconds * unit * 1.005)
@@ -129,9 +126,8 @@ def _legend(axes: Axes, virtual: int) -> None:
         entries += [Patch(color=colour, label=f"{name}{of}") for colour, of in zip(colours, chunks, strict=False)]
     entries += [Line2D([], [], color=_TO_NEXT, label="history to the next stage")]
     entries += [Line2D([], [], color=_BACK, label="gradients back")]
-    columns = min(len(entries), 10)
-    axes.legend(handles=entries, ncols=columns, frameon=False, fontsize=7.5, loc="lower right",
-                bbox_to_anchor=(1.0, 1.06))  # fmt: skip
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.06)}
+    axes.legend(handles=entries, ncols=min(len(entries), 10), frameon=False, fontsize=7.5, **place)
 
 
 def _draw_hops(axes: Axes, plan: Plan) -> None:
@@ -145,8 +141,8 @@ def _draw_hops(axes: Axes, plan: Plan) -> None:
         bars = axes.barh([r + offset for r in rows], [n * size for n in slices], 0.36, color=colour, label=label)
         axes.bar_label(bars, [_mib(n * plan.wire.slice_bytes) for n in slices], fontsize=5.5, padding=2)
     if hops:
-        axes.axvline(size, color="black", linestyle="--", linewidth=1,
-                     label=f"standard residual, {_mib(plan.wire.slice_bytes)}")  # fmt: skip
+        standard = f"standard residual, {_mib(plan.wire.slice_bytes)}"
+        axes.axvline(size, color="black", linestyle="--", linewidth=1, label=standard)
         axes.legend(frameon=False, fontsize=7.5, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     axes.set_yticks(list(rows), [f"{hop.from_stage} -> {hop.to_stage}" for hop in hops], fontsize=7)
     axes.set_ylabel("stages of the hop", labelpad=10)

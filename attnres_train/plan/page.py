@@ -16,10 +16,8 @@ def table(rows: Sequence[Sequence[str]], *, indent: int = 0, right: Sequence[int
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [
-            f"{cell:>{w}}" if i in right else f"{cell:<{w}}"
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        aligned = enumerate(zip(row, widths, strict=True))
+        cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in aligned]
         lines.append(" " * indent + (" " * _GAP).join(cells).rstrip())
     return lines
 

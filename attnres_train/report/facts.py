@@ -158,12 +158,13 @@ def facts_tables(facts: Sequence[Facts], span: float | None = None) -> list[Tabl
         for fact in facts
     ]
     names = list(dict.fromkeys(name for fact in facts for name in fact.validation_losses))
-    by_set = [
-        {"run": fact.run} | {name: _short(fact.validation_losses.get(name), "4f") for name in names} for fact in facts
-    ]
     over = "" if span is None else f"; the training loss is smoothed over {span:,.0f} tokens, the same of every run"
     tables = [Table.of(trained, 2), Table.of(came_out, 1, f"At the end, losses in nats a token{over}:")]
-    return tables + ([Table.of(by_set, 1, "Validation loss by set, at the end (nats a token):")] if names else [])
+    if names:  # a set may have the name of a column
+        rows = [[fact.run, *(_short(fact.validation_losses.get(name), "4f") for name in names)] for fact in facts]
+        note = "Validation loss by set, at the end (nats a token):"
+        tables.append(Table(["run", *names], rows, range(1, 1 + len(names)), note))
+    return tables
 
 
 def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -43,16 +43,14 @@ class WrittenReport:
         return {
             "page": str(self.page),
             "pictures": [str(path) for path in self.pictures],
-            "runs": [
-                {
-                    **asdict(facts),
-                    "alarms": [{"step": step, "words": words} for step, words in run.alarms],
-                    "notes": list(run.notes),
-                }
-                for run, facts in zip(self.runs, self.facts, strict=True)
-            ],
+            "runs": [_run_json(run, facts) for run, facts in zip(self.runs, self.facts, strict=True)],
             "differences": self.differences,
         }
+
+
+def _run_json(run: RunFiles, facts: Facts) -> dict[str, Any]:
+    alarms = [{"step": step, "words": words} for step, words in run.alarms]
+    return asdict(facts) | {"alarms": alarms, "notes": list(run.notes)}
 
 
 def report(folders: Sequence[Path], output: Path) -> WrittenReport:
@@ -75,15 +73,8 @@ def sections_of(
     runs: Sequence[RunFiles], facts: Sequence[Facts], found: Mapping[str, Mapping[str, Any]]
 ) -> list[Section]:
     """All that have something to show. `found`: what differs between the configurations."""
-    sections = [
-        overview_section(runs, facts, found),
-        loss_section(runs),
-        optimization_section(runs),
-        speed_section(runs),
-        memory_section(runs),
-        map_section(runs),
-        by_depth_section(runs),
-    ]
+    made = (loss_section, optimization_section, speed_section, memory_section, map_section, by_depth_section)
+    sections = [overview_section(runs, facts, found), *(section_of(runs) for section_of in made)]
     return [section for section in sections if section.items]
 
 
@@ -92,18 +83,18 @@ def overview_section(
 ) -> Section:
     tables = facts_tables(facts, shared_span(runs))
     alarms = [[run.label, f"{step:,}", words] for run in runs for step, words in run.alarms]
-    if alarms:
-        tables.append(Table(["run", "step", "depth alarm"], alarms, numbers=[1]))
     notes = [[run.label, words] for run in runs for words in run.notes]
-    if notes:
-        tables.append(Table(["run", "damaged or absent in its folder"], notes))
     used = [[run.label, *row] for run in runs for row in rows(read_history(run.folder))]
-    if used:
-        tables.append(Table(["run", "steps", "settings"], used))
+    told = (
+        Table(["run", "step", "depth alarm"], alarms, numbers=[1]),
+        Table(["run", "damaged or absent in its folder"], notes),
+        Table(["run", "steps", "settings"], used),
+    )
+    tables += [table for table in told if table.rows]
     configured = [run.label for run in runs if run.config is not None]
-    if len(configured) > 1:
+    if len(configured) > 1 and found:
         note = "What differs between the configurations, run folders left out:"
-        tables += [differences_table(found, configured, note)] if found else []
+        tables.append(differences_table(found, configured, note))
     text = f"Colours repeat after {len(COLOURS)} runs. " if len(runs) > len(COLOURS) else ""
     same = "The configurations do not differ." if len(configured) > 1 and not found else ""
     return Section("Runs", text + same, tables)
