@@ -1,8 +1,10 @@
-"""Numbers in sentences, and the nearest valid ones for remedies."""
+"""Numbers in sentences, their units, and the nearest valid ones for remedies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+MIB, GIB = 2**20, 2**30
 
 
 def counted(number: int, noun: str) -> str:

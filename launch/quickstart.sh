@@ -70,7 +70,7 @@ wait_out "$training" || code=$?
 "$PYTHON" - "$corpus/valid" runs/quickstart <<'PYTHON'
 import json, subprocess, sys
 from pathlib import Path
-from attnres_train.observe.plot import read_curve
+from attnres_train.observe.record_lines import read_curve
 prefix, run = sys.argv[1:]
 told = subprocess.run([sys.executable, "-m", "data_tools.inspect", prefix, "--entropy", "--json"], check=True, capture_output=True)
 bar = json.loads(told.stdout)["unigram_entropy_nats"]

@@ -30,9 +30,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 CASES: Mapping[str, Mapping[str, Any]] = {**PUBLISHED, **VARIANTS}
 
-APART: Mapping[str, str] = {
-    "standard, documents apart": "standard",
-    "full, documents apart": "full",
-    "block, documents apart": "block",
+ISOLATED: Mapping[str, str] = {
+    "standard, isolated documents": "standard",
+    "full, isolated documents": "full",
+    "block, isolated documents": "block",
 }
 """The cases whose attention stays inside documents (data.isolate_documents), by the residual they have."""

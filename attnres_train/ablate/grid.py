@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +82,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Grid:
+class RunGrid:
     path: Path
     base: Path
     folder: Path
@@ -101,12 +102,12 @@ class _Case:
     where: Mapping[str, Any]
 
 
-def logs_folder(grid: Grid) -> Path:
+def logs_folder(grid: RunGrid) -> Path:
     """Where what every run says is kept."""
     return grid.folder / "logs"
 
 
-def read_grid(path: Path) -> Grid:
+def read_grid(path: Path) -> RunGrid:
     """The grid in the TOML file at `path`; its runs are not checked yet.
 
     Raises Refused with every problem of the file.
@@ -119,22 +120,16 @@ def read_grid(path: Path) -> Grid:
     problems += _set_twice(shared, vary, path, "[override] and [vary]")
     cases = [_case(entry, keys, path, number, problems) for number, entry in enumerate(file.case, start=1)]
     for case in cases:
-        problems += [
-            *_wrong_keys(case.values, keys, path),
-            *_set_twice(case.values, vary, path, f"{case.name} and [vary]"),
-        ]
+        problems += _wrong_keys(case.values, keys, path)
+        problems += _set_twice(case.values, vary, path, f"{case.name} and [vary]")
         problems += [*_lists(case.where, path, f"{case.name}: where"), *_wrong_where(case, vary, path)]
     names = [case.name for case in cases]
     if file.reference not in names:
         message = f'"{file.reference}" is no case of {path}'
         problems.append(Problem("reference", message, f"write one of {', '.join(names)}"))
-    repeated: Sequence[tuple[str, list[Any]]] = (("case", names), ("seeds", file.seeds))
-    for what, values in repeated:
-        problems += [
-            Problem(what, f"{value!r} is there twice ({path})", "write it once")
-            for value in dict.fromkeys(values)
-            if values.count(value) > 1
-        ]
+    for what, values in (("case", Counter[Any](names)), ("seeds", Counter(file.seeds))):
+        twice = [value for value, count in values.items() if count > 1]
+        problems += [Problem(what, f"{value!r} is there twice ({path})", "write it once") for value in twice]
     launcher = _launcher(file.launcher)
     if launcher is None:
         message = f"no {Path(file.launcher).absolute()} that can be executed, nor one beside the package"
@@ -150,7 +145,7 @@ def read_grid(path: Path) -> Grid:
     if shared_folders := [str(one) for one in dict.fromkeys(folders) if folders.count(one) > 1]:
         message = f"several runs would have the folder {', '.join(shared_folders)} ({path})"
         raise Refused(Problem("case", message, "names and values must differ in more than their punctuation"))
-    return Grid(
+    return RunGrid(
         path=path,
         base=Path(file.base),
         folder=folder,
@@ -175,10 +170,8 @@ def _read(path: Path) -> _File:
     try:
         return TypeAdapter(_File).validate_python(tables)
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        raise Refused(
-            [Problem(".".join(map(str, d["loc"])) or str(path), f"{d['msg']} ({path})", remedy) for d in details]
-        ) from None
+        told = [(".".join(map(str, found["loc"])), found["msg"]) for found in error.errors(include_url=False)]
+        raise Refused([Problem(key or str(path), f"{what} ({path})", remedy) for key, what in told]) from None
 
 
 def _case(entry: Mapping[str, Any], keys: Mapping[str, Key], path: Path, number: int, problems: list[Problem]) -> _Case:
@@ -211,11 +204,7 @@ def _lists(values: Mapping[str, Any], path: Path, where: str) -> Iterator[Proble
 
 
 def _set_twice(ones: Mapping[str, Any], others: Mapping[str, Any], path: Path, where: str) -> list[Problem]:
-    return [
-        Problem(key, f"set by {where} ({path})", "keep one of the two")
-        for key in ones
-        if key in others
-    ]  # fmt: skip
+    return [Problem(key, f"set by {where} ({path})", "keep one of the two") for key in ones if key in others]
 
 
 def _wrong_where(case: _Case, vary: Mapping[str, Any], path: Path) -> Iterator[Problem]:

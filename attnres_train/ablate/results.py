@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from attnres_train.ablate.grid import Grid, logs_folder
+from attnres_train.ablate.grid import RunGrid, logs_folder
 from attnres_train.ablate.state import why_another
 from attnres_train.ablate.statistics import Estimate, OutsideOfCurve, compute_advantage, estimate, ratio_estimate
 from attnres_train.model.size import depth_flops_per_token
-from attnres_train.observe.depth_look import ReaderLook
-from attnres_train.plan.page import counted
-from attnres_train.report.compute import flops_per_token, parameters, run_config
+from attnres_train.observe.depth_look import SIZES
 from attnres_train.report.depth_charts import profile
-from attnres_train.report.facts import gradient_spread, partial_growth
+from attnres_train.report.facts import flops_per_token, gradient_spread, parameters, partial_growth, run_config
 from attnres_train.report.run_folder import RunFiles, read_run
-
-SIZES: Mapping[str, Callable[[ReaderLook], float | None]] = {
-    "input_rms": lambda reader: reader.input_rms,
-    "output_rms": lambda reader: reader.output_rms,
-    "partial_rms": lambda reader: reader.partial_rms,
-    "gradient_rms": lambda reader: reader.gradient_rms,
-}
-"""Of each reader, at the last look; units are those of a look at the depth."""
+from attnres_train.words import counted
 
 
 @dataclass(frozen=True)
@@ -70,7 +61,7 @@ class Cell:
     partial_growth: Estimate | None
     gradient_spread: Estimate | None
     by_depth: Mapping[str, Mapping[str, Estimate]]
-    """Size -> reader -> its geometric mean over seeds at the last look."""
+    """Size -> reader -> its geometric mean over seeds at the last look, in the units of a look at the depth."""
     notes: Sequence[str]
 
 
@@ -83,7 +74,7 @@ class Results:
     """Runs that are left out, and why."""
 
 
-def results_of(grid: Grid) -> Results:
+def results_of(grid: RunGrid) -> Results:
     """What the run folders of the grid say now."""
     finished: dict[tuple[str, str], list[Finished]] = {}
     unfinished = []
@@ -128,7 +119,7 @@ def curve_of(run: RunFiles) -> LossCurve | None:
     return LossCurve((valid.tokens[kept] * flops).tolist(), valid.values[kept].tolist())
 
 
-def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[Finished], grid: Grid) -> Cell:
+def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[Finished], grid: RunGrid) -> Cell:
     curves = {one.seed: one.curve for one in own if one.curve is not None}
     # A run that diverged has no loss to be averaged; it is told and not hidden in a mean.
     diverged = [seed for seed, curve in curves.items() if not math.isfinite(curve.losses[-1])]
@@ -162,7 +153,7 @@ def _cell(case: str, setting: str, own: Sequence[Finished], reference: Sequence[
         step_time_over_reference=_step_time_ratio(own, reference) if compared else None,
         partial_growth=_of_sizes([partial_growth(look) for look in looks]),
         gradient_spread=_of_sizes([gradient_spread(look) for look in looks]),
-        by_depth={name: dict(_by_reader(own, value)) for name, value in SIZES.items()},
+        by_depth={size: dict(_by_reader(own, size)) for size in SIZES},
         notes=notes,
     )
 
@@ -189,10 +180,10 @@ def _median_step(run: RunFiles) -> float | None:
     return None if curve is None else float(np.nanmedian(curve.values))
 
 
-def _by_reader(runs: Sequence[Finished], value: Callable[[ReaderLook], float | None]) -> Iterator[tuple[str, Estimate]]:
+def _by_reader(runs: Sequence[Finished], what: str) -> Iterator[tuple[str, Estimate]]:
     values: dict[str, list[float | None]] = {}
     for one in runs:
-        points = profile(one.run.looks[-1][1], value) if one.run.looks else None
+        points = profile(one.run.looks[-1][1], what) if one.run.looks else None
         if points is not None:
             for name, size in zip(points[2], points[1].tolist(), strict=True):
                 values.setdefault(name, []).append(size)

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from attnres_train.ablate.grid import Grid, logs_folder
+from attnres_train.ablate.grid import RunGrid, logs_folder
 from attnres_train.ablate.state import CheckedRun
 from attnres_train.errors import ExitCode
 from attnres_train.launch.process import STOP_SIGNALS, end_with_parent
-from attnres_train.plan.page import counted
+from attnres_train.words import counted
 
 _POLL_SECONDS = 0.2
 
@@ -32,7 +32,7 @@ class _Running:
 class Runner:
     """`tell` takes a line of progress."""
 
-    grid: Grid
+    grid: RunGrid
     tell: Callable[[str], None]
     failed: list[str] = field(default_factory=list)
     """Names of runs that ended otherwise than done."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from attnres_train.ablate.grid import Grid, PlannedRun
+from attnres_train.ablate.grid import PlannedRun, RunGrid
 from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance
 from attnres_train.config.keys import all_keys
 from attnres_train.config.load import load, load_checked
@@ -36,7 +36,7 @@ class CheckedRun:
         return self.model_flops * (1 - self.done_steps / self.steps)
 
 
-def check_all(grid: Grid) -> list[CheckedRun]:
+def check_all(grid: RunGrid) -> list[CheckedRun]:
     """Every run of the grid, held against all rules.
 
     Raises Refused with the problems of all of them, one that several have once.
@@ -50,24 +50,25 @@ def check_all(grid: Grid) -> list[CheckedRun]:
             for problem in refusal.problems:
                 found.setdefault((problem.key, problem.message, problem.remedy), []).append(planned.name)
     if found:
-        raise Refused(
-            [Problem(key, f"{message}; {_of(names, grid)}", remedy) for (key, message, remedy), names in found.items()]
-        )
+        told = ((key, f"{message}; {_of(names, grid)}", remedy) for (key, message, remedy), names in found.items())
+        raise Refused([Problem(*words) for words in told])
     return checked
 
 
-def _checked(grid: Grid, planned: PlannedRun) -> CheckedRun:
+def _checked(grid: RunGrid, planned: PlannedRun) -> CheckedRun:
     config = load_checked(grid.base, planned.overrides, grid.ranks, "train").config
     if problems := list(_another_configuration(config, planned.folder)):
         raise Refused(problems)
     steps = config.training.steps
-    whole = [step for step, path in named_steps(checkpoints_folder(planned.folder)).items() if _is_whole(path)]
+    saved = named_steps(checkpoints_folder(planned.folder)).items()
+    whole = [step for step, path in saved if not problems_at_a_glance(path)]
     done_steps = min(max(whole, default=0), steps)
     begun: Stand = "begun" if (planned.folder / "config.toml").exists() else "not begun"
-    return CheckedRun(planned, steps, done_steps, "done" if done_steps == steps else begun, _model_flops(config))
+    stand: Stand = "done" if done_steps == steps else begun
+    return CheckedRun(planned, steps, done_steps, stand, Setup.of(config).step_flops * steps)
 
 
-def why_another(grid: Grid, planned: PlannedRun) -> str | None:
+def why_another(grid: RunGrid, planned: PlannedRun) -> str | None:
     """What in the folder of a run is not what the grid says now, in words; None for a run of this grid.
 
     Raises Refused where the configuration of the grid cannot be made.
@@ -98,15 +99,7 @@ def _another_configuration(config: RunConfig, folder: Path) -> Iterator[Problem]
         yield Problem(str(folder), message, "remove or rename it, or choose another `folder`")
 
 
-def _is_whole(checkpoint: Path) -> bool:
-    return not problems_at_a_glance(checkpoint)
-
-
-def _model_flops(config: RunConfig) -> float:
-    return Setup.of(config).step_flops * config.training.steps
-
-
-def _of(names: Sequence[str], grid: Grid) -> str:
+def _of(names: Sequence[str], grid: RunGrid) -> str:
     if len(names) == len(grid.runs):
         return "in every run"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

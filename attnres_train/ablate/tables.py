@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnres_train.ablate.grid import PER_RUN, Grid
+from attnres_train.ablate.grid import PER_RUN, RunGrid
 from attnres_train.ablate.results import Cell
 from attnres_train.ablate.statistics import CONFIDENCE, Estimate
 from attnres_train.report.charts import Table
 from attnres_train.report.facts import NOT_THERE
 
 
-def how_to_read(grid: Grid) -> str:
+def how_to_read(grid: RunGrid) -> str:
     return (
         f"± is half of the {CONFIDENCE:.0%} confidence interval of a mean over n seeds (Student's t), and (A to B) are "
         "the edges of that of a geometric mean; one seed has none. "
@@ -23,60 +23,59 @@ def how_to_read(grid: Grid) -> str:
     )
 
 
-def loss_table(grid: Grid, cells: Sequence[Cell]) -> Table:
-    head = [
-        *("setting", "case", "n", "model FLOPs a run", "validation loss (nats a token)"),
-        *(f"over {grid.reference}", "n of pairs", f"compute advantage over {grid.reference}", "n of advantages"),
-    ]
+def loss_table(grid: RunGrid, cells: Sequence[Cell]) -> Table:
     rows = [
-        [
-            *(cell.setting or NOT_THERE, cell.case, str(len(cell.seeds))),
-            NOT_THERE if cell.model_flops is None else f"{cell.model_flops:.3g}",
-            _plus_minus(cell.loss, "4f"),
-            *(_plus_minus(cell.loss_over_reference, "+.4f"), _n(cell.loss_over_reference)),
-            *(interval(cell.advantage, "3f"), _n(cell.advantage)),
-        ]
+        {
+            **_named(cell),
+            "n": str(len(cell.seeds)),
+            "model FLOPs a run": NOT_THERE if cell.model_flops is None else f"{cell.model_flops:.3g}",
+            "validation loss (nats a token)": _plus_minus(cell.loss, "4f"),
+            f"over {grid.reference}": _plus_minus(cell.loss_over_reference, "+.4f"),
+            "n of pairs": _n(cell.loss_over_reference),
+            f"compute advantage over {grid.reference}": interval(cell.advantage, "3f"),
+            "n of advantages": _n(cell.advantage),
+        }
         for cell in cells
     ]
-    return Table(head, rows, numbers=range(2, len(head)))
+    return Table.of(rows, 2)
 
 
-def cost_table(grid: Grid, cells: Sequence[Cell]) -> Table:
-    head = [
-        *("setting", "case", "parameters", "depth FLOPs over model FLOPs"),
-        *(f"step time over {grid.reference}", "n of pairs"),
-    ]
+def cost_table(grid: RunGrid, cells: Sequence[Cell]) -> Table:
     rows = [
-        [
-            *(cell.setting or NOT_THERE, cell.case),
-            NOT_THERE if cell.parameters is None else f"{cell.parameters:,}",
-            NOT_THERE if cell.depth_flops_share is None else f"{100 * cell.depth_flops_share:.2f} %",
-            *(interval(cell.step_time_over_reference, "3f"), _n(cell.step_time_over_reference)),
-        ]
+        {
+            **_named(cell),
+            "parameters": NOT_THERE if cell.parameters is None else f"{cell.parameters:,}",
+            "depth FLOPs over model FLOPs": _percent(cell.depth_flops_share),
+            f"step time over {grid.reference}": interval(cell.step_time_over_reference, "3f"),
+            "n of pairs": _n(cell.step_time_over_reference),
+        }
         for cell in cells
     ]
     note = (
         "What compute does not count: model FLOPs leave out scores and mixes of the depth. Step times are medians, as "
         "measured, of whatever ran beside them:"
     )
-    return Table(head, rows, numbers=range(2, len(head)), note=note)
+    return Table.of(rows, 2, note)
 
 
 def size_table(cells: Sequence[Cell]) -> Table:
-    head = ["setting", "case", "partial, last over first", "gradient, largest over smallest"]
+    growth, spread = "partial, last over first", "gradient, largest over smallest"
     rows = [
-        [
-            cell.setting or NOT_THERE,
-            cell.case,
-            interval(cell.partial_growth, "3g"),
-            interval(cell.gradient_spread, "3g"),
-        ]
+        {**_named(cell), growth: interval(cell.partial_growth, "3g"), spread: interval(cell.gradient_spread, "3g")}
         for cell in cells
     ]
-    return Table(head, rows, numbers=(2, 3), note="By depth, at the last look:")
+    return Table.of(rows, 2, "By depth, at the last look:")
 
 
-def settings_table(grid: Grid) -> Table:
+def _named(cell: Cell) -> dict[str, str]:
+    return {"setting": cell.setting or NOT_THERE, "case": cell.case}
+
+
+def _percent(share: float | None) -> str:
+    return NOT_THERE if share is None else f"{100 * share:.2f} %"
+
+
+def settings_table(grid: RunGrid) -> Table:
     """Values of several settings or seeds are told one after the other."""
     rows = []
     for key in dict.fromkeys(key for run in grid.runs for key in run.values if key not in PER_RUN):

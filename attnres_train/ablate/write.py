@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from attnres_train.ablate.grid import Grid
+from attnres_train.ablate.grid import RunGrid
 from attnres_train.ablate.results import Cell, Results
 from attnres_train.ablate.statistics import CONFIDENCE, Estimate, estimate
 from attnres_train.ablate.tables import cost_table, how_to_read, interval, loss_table, settings_table, size_table
 from attnres_train.errors import refuse
-from attnres_train.report.charts import Chart, Section, Series, Table, colour_of, kind_of
+from attnres_train.report.charts import Chart, Section, Series, Table, colour_of, reader_kind
 from attnres_train.report.depth_charts import by_depth_chart
 from attnres_train.report.facts import NOT_THERE
 from attnres_train.report.write import write_sections
@@ -29,39 +29,35 @@ _SIZES = {
 }
 
 
-def write_results(grid: Grid, results: Results) -> dict[str, Any]:
+def write_results(grid: RunGrid, results: Results) -> dict[str, Any]:
     """Write everything to `folder`/report; what `results.json` holds, and the paths of page and pictures.
 
     Raises Refused where that cannot be written.
     """
     output = grid.folder / "report"
-    sections = sections_of(grid, results)
+    sections = ablation_sections(grid, results)
     title = f"Ablation {grid.path.stem}"
     made, place = time.strftime("%Y-%m-%d %H:%M:%S %Z"), os.path.relpath(grid.folder)
     introduction = f"Made {made} by `attnres ablate {grid.path}` from the runs in {place}."
     page, pictures = write_sections(output, title, introduction, sections)
-    found = as_json(grid, results)
+    found = results_json(grid, results)
     try:
         (output / "results.md").write_text(markdown(title, introduction, sections), encoding="utf-8")
         (output / "results.json").write_text(dumps(found, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise refuse(
-            str(output), f"cannot be written: {error.strerror}", "make space, or choose another folder"
-        ) from error
+        what = f"cannot be written: {error.strerror}"
+        raise refuse(str(output), what, "make space, or choose another folder") from error
     return found | {"page": str(page), "pictures": [str(path) for path in pictures]}
 
 
-def as_json(grid: Grid, results: Results) -> dict[str, Any]:
+def results_json(grid: RunGrid, results: Results) -> dict[str, Any]:
     """Losses in nats a token, compute in model FLOPs. A loss may be NaN; it is written as `strict_json` does."""
     return {
         "reference": grid.reference,
         "confidence": CONFIDENCE,
         "cells": [asdict(cell) for cell in results.cells],
         "curves": [
-            {
-                **{"case": case, "setting": setting, "seed": one.seed},
-                **{"compute": list(one.curve.compute), "losses": list(one.curve.losses)},
-            }
+            {"case": case, "setting": setting, "seed": one.seed, **asdict(one.curve)}
             for (case, setting), runs in results.finished.items()
             for one in runs
             if one.curve is not None
@@ -70,14 +66,13 @@ def as_json(grid: Grid, results: Results) -> dict[str, Any]:
     }
 
 
-def sections_of(grid: Grid, results: Results) -> list[Section]:
+def ablation_sections(grid: RunGrid, results: Results) -> list[Section]:
     """The tables over all settings, the loss, then the depth."""
     tables = [loss_table(grid, results.cells), cost_table(grid, results.cells), size_table(results.cells)]
     notes = [[cell.case, cell.setting or NOT_THERE, words] for cell in results.cells for words in cell.notes]
-    if notes:
-        tables.append(Table(["case", "setting", "left out"], notes))
-    if results.unfinished:
-        tables.append(Table(["not finished, left out"], [[words] for words in results.unfinished]))
+    tables += [Table(["case", "setting", "left out"], notes)] if notes else []
+    unfinished = [[words] for words in results.unfinished]
+    tables += [Table(["not finished, left out"], unfinished)] if unfinished else []
     losses = [*filter(None, (_curves_chart(grid, results, number) for number in range(len(grid.settings))))]
     losses += [chart] if (chart := _final_chart(grid, results.cells)) is not None else []
     shaded = f"Bands are {CONFIDENCE:.0%} confidence intervals of the mean over seeds (Student's t); one seed has none."
@@ -105,7 +100,7 @@ def markdown(title: str, introduction: str, sections: Sequence[Section]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _curves_chart(grid: Grid, results: Results, number: int) -> Chart | None:
+def _curves_chart(grid: RunGrid, results: Results, number: int) -> Chart | None:
     """Mean validation loss over the seeds that were evaluated at the same compute."""
     setting = grid.settings[number]
     series = []
@@ -124,7 +119,7 @@ def _curves_chart(grid: Grid, results: Results, number: int) -> Chart | None:
     return Chart(f"loss-{number + 1}", title, x, y, series, x_log=True) if series else None
 
 
-def _final_chart(grid: Grid, cells: Sequence[Cell]) -> Chart | None:
+def _final_chart(grid: RunGrid, cells: Sequence[Cell]) -> Chart | None:
     """The ends of the runs, a point a setting; only where settings differ in compute."""
     series = []
     for position, case in enumerate(grid.cases):
@@ -139,7 +134,7 @@ def _final_chart(grid: Grid, cells: Sequence[Cell]) -> Chart | None:
     return Chart("loss-at-the-end", title, x, y, series, x_log=True) if series else None
 
 
-def _depth_items(grid: Grid, cells: Sequence[Cell], number: int) -> Iterator[Chart | Table]:
+def _depth_items(grid: RunGrid, cells: Sequence[Cell], number: int) -> Iterator[Chart | Table]:
     setting = grid.settings[number]
     here = [cell for cell in cells if cell.setting == setting]
     for size, (title, unit) in _SIZES.items():
@@ -158,7 +153,7 @@ def _depth_items(grid: Grid, cells: Sequence[Cell], number: int) -> Iterator[Cha
 def _along(cell: Cell, size: str, position: int) -> Series:
     readers = cell.by_depth[size]
     one = _band(cell.case, list(range(len(readers))), list(readers.values()), position)
-    return Series(one.label, one.x, one.y, one.colour, "points", [kind_of(r) for r in readers], one.low, one.high)
+    return Series(one.label, one.x, one.y, one.colour, "points", [reader_kind(r) for r in readers], one.low, one.high)
 
 
 def _band(label: str, x: Sequence[float], estimates: Sequence[Estimate], position: int) -> Series:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnres_train.ablate.grid import GRID_HELP, Grid, read_grid
+from attnres_train.ablate.grid import GRID_HELP, RunGrid, read_grid
 from attnres_train.cli.command import Answer, Command
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.paths import path_argument
@@ -44,7 +44,7 @@ def _ablate(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     return Answer(found, _text(found), code)
 
 
-def _run(grid: Grid) -> ExitCode:
+def _run(grid: RunGrid) -> ExitCode:
     from attnres_train.ablate.runner import Runner
     from attnres_train.ablate.state import check_all
     from attnres_train.observe.claim import claim_run_folder, is_claimed

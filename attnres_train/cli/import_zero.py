@@ -19,8 +19,8 @@ from attnres_train.model.describe import describe
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.paths import path_argument
-from attnres_train.plan.page import counted
 from attnres_train.progress import TrainState
+from attnres_train.words import counted
 
 if TYPE_CHECKING:
     from attnres_train.exchange.checkpoint import ZeroCheckpoint

@@ -34,7 +34,7 @@ def _init(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
         raise refuse("--output", f"there is no folder {output.parent.absolute()}", "make it, or name another file")
     found = find_corpus(options.corpus, options.tokenizer)
     made = starter(found, options.size, options.ranks, options.device)
-    tokens = made.run.steps * made.run.global_batch_size * made.run.sequence_length
+    tokens = made.recipe.steps * made.recipe.global_batch_size * made.recipe.sequence_length
     rule = f"where {TOKENS_A_PARAMETER} are the rule: a smaller model may learn more of this text"
     share = tokens / made.shape.parameters
     notes = [f"{tokens:,} tokens are {share:.2g} a parameter, {rule}"] if share < TOKENS_A_PARAMETER / 4 else []
@@ -42,7 +42,7 @@ def _init(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
         "output": None if output is None else str(output),
         "text": made.text,
         "parameters": made.shape.parameters,
-        "steps": made.run.steps,
+        "steps": made.recipe.steps,
         "tokens": tokens,
         "learning_rate": made.config.optimizer.learning_rate,
         "notes": notes,
@@ -50,7 +50,7 @@ def _init(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     if output is None:
         return Answer(facts, made.text.rstrip())
     output.write_text(made.text, encoding="utf-8")
-    lines = [f"{output}: {made.shape.parameters:,} parameters, {counted(made.run.steps, 'step')}"]
+    lines = [f"{output}: {made.shape.parameters:,} parameters, {counted(made.recipe.steps, 'step')}"]
     lines += [f"  note: {note}" for note in notes]
     return Answer(facts, "\n".join([*lines, f"  next: attnres plan {output} --world {options.ranks}"]))
 

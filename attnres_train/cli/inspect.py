@@ -16,10 +16,11 @@ from attnres_train.cli.command import Answer, Command
 from attnres_train.config.load import load_checked
 from attnres_train.depth.describe import backend_in_words, default_device_type
 from attnres_train.errors import refuse
-from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.record_lines import parse_record
 from attnres_train.observe.settings_history import read_history
 from attnres_train.paths import path_argument
-from attnres_train.plan.page import counted, page_table, table
+from attnres_train.plan.page import page_table, table
+from attnres_train.words import counted
 
 _EPILOG = """\
 Reads config.toml, the end of metrics.jsonl and the manifests of checkpoints; no weights.
@@ -128,7 +129,7 @@ def _last_metrics(path: Path) -> tuple[list[dict[str, Any]], int]:
     steps: dict[int, dict[str, Any]] = {}
     unreadable = 0
     for line in path.read_bytes().splitlines():
-        if record := record_of(line):
+        if record := parse_record(line):
             steps.setdefault(record["step"], {}).update(record)
         else:
             unreadable += 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from attnres_train.cli.command import Answer, Command
 from attnres_train.paths import path_argument
-from attnres_train.plan.page import counted
+from attnres_train.words import counted
 
 REPORT = """\
 One HTML file to be opened anywhere (nothing is loaded from a network), and PNGs of its figures: loss against steps,

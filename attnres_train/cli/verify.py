@@ -13,7 +13,7 @@ from attnres_train.checkpoint.verify import damages, strangers
 from attnres_train.cli.command import Answer, Command
 from attnres_train.errors import Problem, Refused, problems_as_json, refuse
 from attnres_train.paths import path_argument
-from attnres_train.plan.page import counted
+from attnres_train.words import counted
 
 _GIB = 2**30
 

@@ -5,8 +5,7 @@
     locate.py      TOML with line numbers, read on past errors
     overrides.py   `--section.key value`
     keys.py        every key with what it takes, read off the sections
-    sift.py        known keys from unknown ones
-    names.py       the nearest known name of a misspelt one; what this version does not have
+    names.py       known keys from unknown ones; the nearest known name of a misspelt one, ours or another codebase's
     build.py       types and ranges
     give_way.py    what the command line leaves without meaning in the file
     check.py       the rules of all sections gathered; each lives in the rules.py of the section's room

@@ -74,10 +74,8 @@ def _meant(key: Key, value: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Whether JSON can say `value`: no inf, no nan, no date, at any depth."""
-    if isinstance(value, dict):
-        return all(_is_plain(inner) for inner in value.values())
-    if isinstance(value, list):
-        return all(_is_plain(inner) for inner in value)
+    if isinstance(value, dict | list):
+        return all(map(_is_plain, value.values() if isinstance(value, dict) else value))
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, bool | int | str)
@@ -122,9 +120,8 @@ def _remedy_for_text(key: Key, value: str) -> str | None:
     if near:
         return f'write a list: ["{near}"]' if key.is_list else f'did you mean "{near}"?'
     unquoted = value.strip().replace("_", "")
-    if unquoted.isdigit() and "an integer" in key.takes:
-        return f"write it without quotes: {unquoted}"
-    return None
+    is_integer = unquoted.isdigit() and "an integer" in key.takes
+    return f"write it without quotes: {unquoted}" if is_integer else None
 
 
 def show_value(value: Any) -> str:

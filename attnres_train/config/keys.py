@@ -6,6 +6,7 @@ import dataclasses
 import types
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -42,7 +43,8 @@ class Key:
         return self.dotted.rpartition(".")[2]
 
 
-def all_keys() -> dict[str, Key]:
+@cache
+def all_keys() -> Mapping[str, Key]:
     """Dotted name -> key, in the order of declaration."""
     return {key.dotted: key for key in _keys_of(RunConfig, "")}
 
@@ -67,10 +69,8 @@ def flattened(tables: Mapping[str, Any], known: Collection[str], prefix: str = "
 def _keys_of(cls: Any, prefix: str) -> list[Key]:
     keys = []
     for name, field in cls.__pydantic_fields__.items():
-        if dataclasses.is_dataclass(field.annotation):
-            keys += _keys_of(field.annotation, f"{prefix}{name}.")
-        else:
-            keys.append(_key(prefix + name, field))
+        nested = dataclasses.is_dataclass(field.annotation)
+        keys += _keys_of(field.annotation, f"{prefix}{name}.") if nested else [_key(prefix + name, field)]
     return keys
 
 
@@ -112,22 +112,11 @@ def _words(annotation: Any, field: FieldInfo) -> str:
     if origin is dict:
         of_numbers = get_args(annotation)[1] is float
         return 'a table {"prefix" = weight}' if of_numbers else "a table {name = prefix or such a table}"
-    if annotation is int:
-        return "an integer" + _bounds(field)
-    if annotation is float:
-        return "a number" + _bounds(field)
-    return {bool: "true or false", str: "a text"}[annotation]
+    word: str = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[annotation]
+    return word + (_bounds(field) if annotation in (int, float) else "")
 
 
 def _bounds(field: FieldInfo) -> str:
-    words = []
-    for bound in field.metadata:
-        for attribute, phrase in (
-            ("ge", "of at least"),
-            ("gt", "above"),
-            ("le", "of at most"),
-            ("lt", "below"),
-        ):
-            if hasattr(bound, attribute):
-                words.append(f" {phrase} {getattr(bound, attribute)}")
-    return " and".join(words)
+    phrases = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
+    bounds = ((bound, name) for bound in field.metadata for name in phrases if hasattr(bound, name))
+    return " and".join(f" {phrases[name]} {getattr(bound, name)}" for bound, name in bounds)

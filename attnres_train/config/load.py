@@ -17,11 +17,11 @@ from attnres_train.config.build import build
 from attnres_train.config.check import check, check_files
 from attnres_train.config.give_way import COMMAND_LINE, DEFAULT, Settled, give_way
 from attnres_train.config.keys import Key, all_keys
-from attnres_train.config.locate import Document, Fault, read_document
+from attnres_train.config.locate import Fault, LocatedToml, read_located
+from attnres_train.config.names import sift
 from attnres_train.config.overrides import parse_overrides
 from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
-from attnres_train.config.sift import sift
 from attnres_train.data.rules import training_problems
 from attnres_train.errors import Problem, Refused
 
@@ -42,7 +42,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Parsed:
     """What one reading found. `config` is there as soon as every value could be read, problems or not."""
 
     config: RunConfig | None
@@ -96,18 +96,19 @@ def load_checked(
     return Loaded(Path(path), settled.config, settled.origins, settled.notes)
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Parsed:
     """Read `path` and `overrides` as far as they can be read."""
     keys = all_keys()
     flags = parse_overrides(overrides, keys)
     text = _file_text(Path(path))
     if isinstance(text, Problem):
-        return Reading(None, {}, (text, *flags.problems), frozenset())
-    document = read_document(text)
+        return Parsed(None, {}, (text, *flags.problems), frozenset())
+    document = read_located(text)
     place = _placer(path, document)
     sifted = sift(document.data, keys, place)
     values = sifted.values | dict(flags.values)
-    origins = {dotted: _origin(dotted, flags.values, sifted.values, place) for dotted in keys}
+    origins = {dotted: place(dotted) if dotted in sifted.values else DEFAULT for dotted in keys}
+    origins |= dict.fromkeys(flags.values, COMMAND_LINE)
     config, wrong, missing = build(values, keys, origins.__getitem__, flags.written)
 
     lost = {fault.key for fault in document.faults if fault.key}
@@ -117,7 +118,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Reading:
     if any(fault.hides_value for fault in document.faults):
         config = None
     hidden = {dotted: value for dotted, value in sifted.values.items() if dotted in flags.values}
-    return Reading(config, origins, tuple(problems), frozenset(sifted.meant), hidden)
+    return Parsed(config, origins, tuple(problems), frozenset(sifted.meant), hidden)
 
 
 def _file_text(path: Path) -> str | Problem:
@@ -142,18 +143,12 @@ def _file_text(path: Path) -> str | Problem:
     return text
 
 
-def _placer(path: str | Path, document: Document) -> Callable[[str], str]:
+def _placer(path: str | Path, document: LocatedToml) -> Callable[[str], str]:
     def place(dotted: str) -> str:
         line = document.line_of(tuple(dotted.split(".")))
         return f"{path}:{line}" if line else str(path)
 
     return place
-
-
-def _origin(dotted: str, flags: Mapping[str, object], file: Mapping[str, object], place: Callable[[str], str]) -> str:
-    if dotted in flags:
-        return COMMAND_LINE
-    return place(dotted) if dotted in file else DEFAULT
 
 
 def _fault_problem(fault: Fault, path: str | Path, keys: Mapping[str, Key]) -> Problem:
@@ -170,6 +165,5 @@ def _missing(key: Key, path: str | Path) -> Problem:
 def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
     """The problem of a rule with the place of the value it is about."""
     origin = origins.get(problem.key, DEFAULT)
-    if origin == DEFAULT:
-        return problem
-    return Problem(problem.key, f"{problem.message} ({origin})", problem.remedy)
+    message = problem.message if origin == DEFAULT else f"{problem.message} ({origin})"
+    return Problem(problem.key, message, problem.remedy)

@@ -34,7 +34,7 @@ class Fault:
 
 
 @dataclass
-class Document:
+class LocatedToml:
     """The values of a TOML text, the line of every key and table in it, and what could not be read.
 
     A key that stands twice keeps its first value.
@@ -49,10 +49,10 @@ class Document:
         return next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
 
 
-def read_document(text: str) -> Document:
-    """Read `text`; never raises, see `Document.faults`."""
+def read_located(text: str) -> LocatedToml:
+    """Read `text`; never raises, see `LocatedToml.faults`."""
     text = text.replace("\r\n", "\n")
-    document = Document()
+    document = LocatedToml()
     _read_statements(document, text.split("\n"))
     try:
         document.data = tomllib.loads(text)
@@ -63,7 +63,7 @@ def read_document(text: str) -> Document:
     return document
 
 
-def _read_statements(document: Document, lines: list[str]) -> None:
+def _read_statements(document: LocatedToml, lines: list[str]) -> None:
     """Take what can be read of `lines` into `document`, and the faults."""
     table: KeyPath = ()
     headers: dict[KeyPath, int] = {}
@@ -103,18 +103,16 @@ def _statement(lines: list[str], begin: int) -> tuple[dict[str, Any], int]:
         end += 1
 
 
-def _place(document: Document, table: KeyPath, statement: dict[str, Any], line: int) -> None:
+def _place(document: LocatedToml, table: KeyPath, statement: dict[str, Any], line: int) -> None:
     """Put `statement` below `table`, of which what is there already stays."""
     for name in reversed(table):
         statement = {name: statement}
     clashes = list(_merged(document.data, statement, ()))
     for path, is_value in clashes:
         shown, first = ".".join(path), document.line_of(path)
-        fault = _twice(shown, path, first, line)
-        if is_value:
-            message = f"{shown} is a value (line {first}), so nothing can stand below it"
-            fault = Fault(line, shown, message, "remove one of the two", hides_value=True)
-        document.faults.append(fault)
+        below = f"{shown} is a value (line {first}), so nothing can stand below it"
+        value = Fault(line, shown, below, "remove one of the two", hides_value=True)
+        document.faults.append(value if is_value else _twice(shown, path, first, line))
     path = _path(statement)
     for length in range(1, len(path) + 1) if not clashes else ():
         document.lines.setdefault(path[:length], line)
@@ -133,9 +131,8 @@ def _merged(into: dict[str, Any], tree: Mapping[str, Any], above: KeyPath) -> It
 
 
 def _twice(shown: str, path: KeyPath, first: int | None, line: int) -> Fault:
-    return Fault(
-        line, ".".join(path), f"{shown} stands twice, on line {first} and on line {line}", "keep one of the two"
-    )
+    message = f"{shown} stands twice, on line {first} and on line {line}"
+    return Fault(line, ".".join(path), message, "keep one of the two")
 
 
 def _syntax_fault(error: Exception, first: str, line: int, table: KeyPath) -> Fault:
@@ -159,11 +156,9 @@ def _syntax_fault(error: Exception, first: str, line: int, table: KeyPath) -> Fa
 
 def _path(tree: Any) -> KeyPath:
     """The names down a chain of one-entry tables: `{a: {b: 0}}` is `(a, b)`."""
-    path: list[str] = []
-    while (isinstance(tree, dict) and len(tree) == 1) or (isinstance(tree, list) and tree):
-        if isinstance(tree, list):
-            tree = tree[0]
-            continue
-        ((name, tree),) = tree.items()
-        path.append(name)
-    return tuple(path)
+    if isinstance(tree, list) and tree:
+        return _path(tree[0])
+    if not isinstance(tree, dict) or len(tree) != 1:
+        return ()
+    ((name, inner),) = tree.items()
+    return name, *_path(inner)

@@ -1,68 +1,26 @@
-"""The nearest known name of a misspelt or foreign one."""
+"""Known keys from unknown ones, and the nearest known name of a misspelt or foreign one."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from attnres_train.config.keys import Key, section_names
 from attnres_train.errors import Problem
-
-FOREIGN_NAMES: Mapping[str, str] = {
-    "optimizer.learning_rate": "lr max_lr peak_lr",
-    "schedule.min_learning_rate": "min_lr lr_min",
-    "optimizer.weight_decay": "wd",
-    "optimizer.beta1": "adam_beta1 betas",
-    "optimizer.beta2": "adam_beta2",
-    "optimizer.eps": "adam_eps",
-    "optimizer.clip_grad_norm": "grad_clip clip_grad max_grad_norm max_norm gradient_clipping",
-    "schedule.warmup_steps": "warmup lr_warmup_iters warmup_iters",
-    "schedule.decay_steps": "lr_decay_iters",
-    "schedule.kind": "lr_decay_style scheduler",
-    "training.global_batch_size": "batch_size train_batch_size",
-    "training.micro_batch_size": "local_batch_size device_batch_size per_device_train_batch_size "
-    "train_micro_batch_size_per_gpu",
-    "training.accumulation": "gradient_accumulation_steps grad_acc_steps num_microbatches",
-    "training.sequence_length": "seq_length seq_len max_seq_len context_length block_len",
-    "training.steps": "train_iters max_steps num_steps n_steps",
-    "training.precision": "dtype bf16 fp16",
-    "training.run_folder": "output_dir save_dir",
-    "training.eval_interval_steps": "eval_interval",
-    "training.eval_samples": "eval_iters",
-    "training.stop_after_steps": "exit_interval",
-    "model.num_layers": "n_layers n_layer num_hidden_layers depth",
-    "model.hidden_size": "hidden_dim dim d_model n_embd",
-    "model.ffn_hidden_size": "intermediate_size ffn_dim d_ff",
-    "model.num_attention_heads": "n_heads n_head num_heads",
-    "model.num_query_groups": "n_kv_heads num_kv_heads num_key_value_heads",
-    "model.tie_embeddings": "tie_word_embeddings",
-    "model.qk_norm": "qk_layernorm",
-    "model.norm_eps": "rms_norm_eps layernorm_epsilon",
-    "model.rope_base": "rope_theta rotary_base",
-    "model.init_std": "init_method_std",
-    "model.pad_vocabulary_to": "make_vocab_size_divisible_by",
-    "residual.block_size": "attn_res_block_size",
-    "parallel.tensor": "tensor_parallel tensor_model_parallel_size tp",
-    "parallel.pipeline": "pipeline_parallel pipeline_model_parallel_size pp",
-    "parallel.virtual": "vpp virtual_pipeline_model_parallel_size",
-    "parallel.context": "context_parallel_size cp",
-    "parallel.expert": "expert_model_parallel_size ep",
-    "parallel.overlap": "overlap_p2p_comm",
-    "parallel.micro_batch_group": "microbatch_group_size_per_vp_stage",
-    "parallel.sequence": "sequence_parallel",
-    "training.recompute": "recompute_granularity activation_checkpointing gradient_checkpointing",
-    "parallel.timeout_seconds": "distributed_timeout_minutes",
-    "tokenizer.model": "tokenizer_model tokenizer_path",
-    "tokenizer.vocab_size": "vocabulary_size",
-    "data.train": "train_data_path data_path",
-    "data.valid": "valid_data_path",
-    "checkpoint.interval_steps": "save_interval save_every",
-    "checkpoint.resume": "load resume_from",
-    "observe.log_interval_steps": "log_interval",
-}
-"""What other codebases call our keys."""
 
 _LIKENESS = 0.7
 _SAME_SECTION_BONUS = 0.15
+
+
+@cache
+def foreign_names() -> Mapping[str, str]:
+    """What other codebases call our keys, by key."""
+    return tomllib.loads(Path(__file__).with_name("foreign_names.toml").read_text(encoding="utf-8"))
 
 
 def nearest_key(dotted: str, known: Iterable[str]) -> str | None:
@@ -73,7 +31,7 @@ def nearest_key(dotted: str, known: Iterable[str]) -> str | None:
     """
     section, _, name = dotted.rpartition(".")
     candidates = [(key.rpartition(".")[2], key) for key in known]
-    candidates += [(foreign, key) for key, names in FOREIGN_NAMES.items() for foreign in names.split()]
+    candidates += [(foreign, key) for key, names in foreign_names().items() for foreign in names.split()]
     best, best_score = None, _LIKENESS
     for candidate, key in candidates:
         score = _likeness(name, candidate)
@@ -103,3 +61,60 @@ def nearest_word(word: str, known: Iterable[str]) -> str | None:
 def _likeness(one: str, other: str) -> float:
     one, other = (name.lower().replace("-", "_") for name in (one, other))
     return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+@dataclass
+class Sifted:
+    """`values` by known dotted key; a problem for everything else; `meant`, the keys that were likely meant.
+
+    A required key that is among `meant` is misspelt rather than missing.
+    """
+
+    keys: Mapping[str, Key]
+    where: Callable[[str], str]
+    values: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    meant: set[str] = field(default_factory=set)
+
+    def take(self, table: Mapping[str, Any], prefix: str = "", meant_prefix: str = "") -> None:
+        """Sift the table at `prefix`, which stands for the section `meant_prefix`; they differ where misspelt."""
+        sections = section_names(self.keys)
+        for name, value in table.items():
+            dotted, meant = prefix + name, meant_prefix + name
+            if meant in self.keys and dotted == meant:
+                self.values[dotted] = value
+            elif meant in self.keys:
+                self.meant.add(meant)
+            elif meant in sections and isinstance(value, dict):
+                self.take(value, f"{dotted}.", f"{meant}.")
+            elif meant in sections:
+                message = f"{value!r} is not a section ({self.where(dotted)})"
+                self.problems.append(Problem(dotted, message, f"write its keys under [{meant}]"))
+            elif isinstance(value, dict):
+                self._unknown_table(dotted, value, sections)
+            else:
+                self._unknown(dotted)
+
+    def _unknown_table(self, dotted: str, table: Mapping[str, Any], sections: list[str]) -> None:
+        section = nearest_word(dotted, sections)
+        listed = "the sections are " + ", ".join(f"[{name}]" for name in sections)
+        remedy = f"did you mean [{section}]?" if section else listed
+        self.problems.append(Problem(dotted, f"unknown section ({self.where(dotted)})", remedy))
+        if section:
+            self.take(table, f"{dotted}.", f"{section}.")
+        else:
+            for name in table:
+                if nearest_key(f"{dotted}.{name}", self.keys):
+                    self._unknown(f"{dotted}.{name}")
+
+    def _unknown(self, dotted: str) -> None:
+        self.problems.append(unknown_key(dotted, self.where(dotted), self.keys))
+        if nearest := nearest_key(dotted, self.keys):
+            self.meant.add(nearest)
+
+
+def sift(data: Mapping[str, Any], keys: Mapping[str, Key], where: Callable[[str], str]) -> Sifted:
+    """Take nested `data` apart; `where` gives the place of a dotted name, `FILE:LINE`."""
+    sifted = Sifted(keys, where)
+    sifted.take(data)
+    return sifted

@@ -19,11 +19,8 @@ def vocabulary_size(config: RunConfig) -> int:
     if tokenizer.vocab_size is not None:
         return tokenizer.vocab_size
     if tokenizer.model is None:
-        raise refuse(
-            "tokenizer.model",
-            "the vocabulary size is not known",
-            "set tokenizer.model or tokenizer.vocab_size",
-        )
+        remedy = "set tokenizer.model or tokenizer.vocab_size"
+        raise refuse("tokenizer.model", "the vocabulary size is not known", remedy)
     absolute = Path(tokenizer.model).absolute()
     raise refuse("tokenizer.model", f"there is no file {absolute}", "correct the path, or set tokenizer.vocab_size")
 

@@ -41,11 +41,10 @@ def resolved_toml(config: RunConfig, origins: Mapping[str, str]) -> str:
     values = config_values(config, keys)
     lines = ["# The resolved configuration; each comment says where the value came from."]
     for section in section_names(keys):
-        rows = [
-            (_row(key, values[dotted], origins[dotted]), origins[dotted])
-            for dotted, key in keys.items()
-            if key.section == section
-        ]
+        rows = []
+        for dotted, key in ((dotted, key) for dotted, key in keys.items() if key.section == section):
+            value, origin = values[dotted], origins[dotted]
+            rows.append((_assignment(key, value, commented=value is None and origin == "default"), origin))
         width = min(max(len(row) for row, _ in rows), 60)
         lines += ["", f"[{section}]", *(f"{row:<{width}}  # {_one_line(origin)}" for row, origin in rows)]
     return "\n".join(lines) + "\n"
@@ -60,12 +59,7 @@ def reference_toml() -> str:
         for key in (key for key in keys.values() if key.section == section):
             value = _EXAMPLES[key.dotted] if key.required else key.default
             kind = f"Required; {key.takes}." if key.required else f"{key.takes[0].upper()}{key.takes[1:]}."
-            lines += [
-                "",
-                *_comment(key.help),
-                *_comment(kind),
-                _assignment(key, value, commented=value is None),
-            ]
+            lines += ["", *_comment(key.help), *_comment(kind), _assignment(key, value, commented=value is None)]
     return "\n".join(lines) + "\n"
 
 
@@ -78,10 +72,6 @@ def config_values(config: RunConfig, keys: Iterable[str]) -> dict[str, Any]:
             value = getattr(value, name)
         values[dotted] = value
     return values
-
-
-def _row(key: Key, value: Any, origin: str) -> str:
-    return _assignment(key, value, commented=value is None and origin == "default")
 
 
 def _assignment(key: Key, value: Any, *, commented: bool) -> str:

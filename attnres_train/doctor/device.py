@@ -14,10 +14,10 @@ from attnres_train.config.resolve import run_folder
 from attnres_train.doctor.processes import run_processes
 from attnres_train.model.size import costs_of
 from attnres_train.plan.device_file import DeviceFile
-from attnres_train.plan.page import counted
-from attnres_train.plan.speeds import GIB, Link, Rates
+from attnres_train.plan.speeds import Link, Rates, even_link
 from attnres_train.plan.work import source_counts
 from attnres_train.setup import FP32_BYTES, Setup
+from attnres_train.words import GIB, counted
 
 _DISK_BYTES = 64 << 20
 _MOST_LOGIT_BYTES = 1 << 30
@@ -89,16 +89,15 @@ def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, An
     gpu = devices["gpus"] > 0
     shapes = shapes_of(Setup.of(loaded.config, world), gpu)
     found = run_processes("attnres_train.doctor.rates", ranks, asdict(shapes))
-    link = Link(**found["link"]) if found["link"] else _no_link()
-    memory = devices["memory_gib"] if gpu else devices["memory_gib"] / ranks
+    # One rank sends nothing: no plan reads its rates.
+    link = Link(**found["link"]) if found["link"] else even_link(1e12, 0.0)
+    products = ("peak", "matmul", "head")
     return DeviceFile(
         name="this machine",
         precision=shapes.precision,
         shapes=f"{loaded.path.name}, {counted(shapes.tokens, 'token')} at a time",
-        peak_flops_per_second=max(
-            found["alone"]["peak_flops_per_second"], *(found["alone"][f"{what}_flops_per_second"] for what in _PRODUCTS)
-        ),
-        memory_gib=memory,
+        peak_flops_per_second=max(found["alone"][f"{product}_flops_per_second"] for product in products),
+        memory_gib=devices["memory_gib"] / (1 if gpu else ranks),
         devices_per_node=ranks,
         disk_bytes_per_second=_disk(run_folder(loaded.config, loaded.path)),
         asynchronous=gpu,
@@ -108,18 +107,9 @@ def measure_device(loaded: Loaded, world: int, ranks: int, devices: dict[str, An
     )
 
 
-_PRODUCTS = ("matmul", "head")
-
-
 def _rates(found: dict[str, float]) -> Rates:
     names = [name for name in Rates.__dataclass_fields__ if name != "operation_seconds"]
     return Rates(operation_seconds=1 / found["operations_per_second"], **{name: found[name] for name in names})
-
-
-def _no_link() -> Link:
-    """Of one rank, which sends nothing: rates that no plan reads."""
-    rates = {name: 1e12 for name in Link.__dataclass_fields__ if name.endswith("bytes_per_second")}
-    return Link(send_latency_seconds=0.0, collective_latency_seconds=0.0, **rates)
 
 
 def _disk(folder: Path) -> float:

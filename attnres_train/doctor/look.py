@@ -6,8 +6,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +24,11 @@ from attnres_train.launch.names import is_own, resolve
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import device_file_text
 from attnres_train.plan.page import table
-from attnres_train.words import counted
+from attnres_train.setup import FP32_BYTES
+from attnres_train.words import GIB, MIB, counted
 
-MIB = 1 << 20
 MOST_RANKS = 8
 """Of the speed test; more on one machine's CPUs measure only the CPUs."""
-_FP32_BYTES = 4
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """Measured between `ranks` of this machine."""
-
-    ranks: int
-    backend: str
-    all_reduce_mib_per_second: float
-    """Bytes of the tensor that every rank reduces, a second."""
-    send_mib_per_second: float
-    round_trip_seconds: float
 
 
 def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | None = None) -> dict[str, Any]:
@@ -62,7 +48,7 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
         "checks": _checks(loaded),
     }
     ranks = min(max(world, 2), _most_ranks(found["devices"]))
-    found["speeds"] = vars(measure(ranks)) if ranks > 1 else None
+    found["speeds"] = run_processes("attnres_train.doctor.speed", ranks) if ranks > 1 else None
     if loaded is not None:
         found["needs"] = needs(loaded, world)
     if device_file is not None and loaded is not None:
@@ -72,11 +58,6 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
     return found
 
 
-def measure(ranks: int) -> Speeds:
-    """Run the speed test on `ranks` processes of this machine."""
-    return Speeds(**run_processes("attnres_train.doctor.speed", ranks))
-
-
 def needs(loaded: Loaded, world: int) -> dict[str, float]:
     """MiB that the busiest link of a rank carries each step, by the plan."""
     planned = plan(loaded.config, world)
@@ -84,7 +65,7 @@ def needs(loaded: Loaded, world: int) -> dict[str, float]:
     per_rank = max(planned.parameters_per_rank)
     sends = max((r.forward_bytes + r.backward_bytes for r in planned.wire.ranks), default=0) * setup.micro_batches
     return {
-        "gradients_mib": per_rank * _FP32_BYTES / MIB if setup.data > 1 else 0.0,
+        "gradients_mib": per_rank * FP32_BYTES / MIB if setup.data > 1 else 0.0,
         "tensor_mib": planned.tensor_bytes / MIB,
         "pipeline_mib": sends / MIB,
     }
@@ -92,24 +73,24 @@ def needs(loaded: Loaded, world: int) -> dict[str, float]:
 
 def doctor_text(found: Mapping[str, Any]) -> str:
     """`found` as a page."""
-    rows = [("host", str(found["host"]))]
-    rows += [("versions" if not i else "", f"{k} {v}") for i, (k, v) in enumerate(found["versions"].items())]
-    rows += [("devices" if not i else "", line) for i, line in enumerate(found["devices"]["lines"])]
-    rows += [("links" if not i else "", line) for i, line in enumerate(found["links"])]
-    rows += [("checks" if not i else "", line) for i, line in enumerate(found["checks"])]
-    if speeds := found["speeds"]:
+    speeds, written = found["speeds"], found.get("device_file")
+    measured = ["not measured: one device here"]
+    if speeds:
         where = f"{counted(speeds['ranks'], 'rank')} here, {speeds['backend']}"
         send, micros = speeds["send_mib_per_second"], speeds["round_trip_seconds"] * 1e6
-        rows.append(("speed", f"{where}: all-reduce {speeds['all_reduce_mib_per_second']:,.0f} MiB/s"))
-        rows.append(("", f"send and receive {send:,.0f} MiB/s, there and back {micros:,.0f} us"))
-    else:
-        rows.append(("speed", "not measured: one device here"))
-    if written := found.get("device_file"):
-        rows += [
-            ("device file" if not i else "", line) for i, line in enumerate([written["path"], *written["summary"]])
-        ]
-    for number, (key, mib) in enumerate(found.get("needs", {}).items()):
-        rows.append(("" if number else "a step needs", _need(key, mib, speeds)))
+        measured = [f"{where}: all-reduce {speeds['all_reduce_mib_per_second']:,.0f} MiB/s"]
+        measured += [f"send and receive {send:,.0f} MiB/s, there and back {micros:,.0f} us"]
+    blocks: Mapping[str, Sequence[str]] = {
+        "host": [str(found["host"])],
+        "versions": [f"{name} {version}" for name, version in found["versions"].items()],
+        "devices": found["devices"]["lines"],
+        "links": found["links"],
+        "checks": found["checks"],
+        "speed": measured,
+        "device file": [written["path"], *written["summary"]] if written else [],
+        "a step needs": [_need(key, mib, speeds) for key, mib in found.get("needs", {}).items()],
+    }
+    rows = [("" if number else name, line) for name, lines in blocks.items() for number, line in enumerate(lines)]
     return "\n".join(table(rows))
 
 
@@ -132,11 +113,11 @@ def _devices() -> dict[str, Any]:
 
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     cores = len(os.sched_getaffinity(0))
-    lines = [f"GPU {i}: {gpu.name}, {gpu.total_memory / (1 << 30):.0f} GiB" for i, gpu in enumerate(gpus)]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    lines = [f"GPU {i}: {gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for i, gpu in enumerate(gpus)]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     room = f"{counted(cores, 'CPU core')} for this process, {memory:.0f} GiB of memory"
     lines.append(f"{room}; load {os.getloadavg()[0]:.1f}")
-    whole = gpus[0].total_memory / (1 << 30) if gpus else memory
+    whole = gpus[0].total_memory / GIB if gpus else memory
     return {"gpus": len(gpus), "cores": cores, "memory_gib": whole, "lines": lines}
 
 
@@ -167,26 +148,25 @@ def _checks(loaded: Loaded | None) -> list[str]:
             f"own name {socket.gethostname()!r} does not resolve: the launch scripts do without it on one machine; for "
             "several nodes name an address (--master), or add the name to /etc/hosts of every node"
         ]
-    lines += _interface_problems()
+    try:
+        refuse_wrong_interfaces(os.environ, interfaces())
+    except Refused as refusal:
+        lines += _problem_lines(refusal.problems)
     lines.append(f"clock: {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}")
     folder = run_folder(loaded.config, loaded.path) if loaded else Path.cwd()
     while not folder.exists():
         folder = folder.parent
-    lines.append(f"disk: {shutil.disk_usage(folder).free / (1 << 30):,.1f} GiB free at {folder}")
+    lines.append(f"disk: {shutil.disk_usage(folder).free / GIB:,.1f} GiB free at {folder}")
     return lines + (_missing_here(loaded.config) if loaded else [])
 
 
-def _interface_problems() -> list[str]:
-    try:
-        refuse_wrong_interfaces(os.environ, interfaces())
-    except Refused as refusal:
-        return [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in refusal.problems]
-    return []
+def _problem_lines(problems: Iterable[Problem]) -> list[str]:
+    return [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in problems]
 
 
 def _missing_here(config: RunConfig) -> list[str]:
     """What the configuration asks for and this machine has not."""
-    lines = [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in file_problems(config)]
+    lines = _problem_lines(file_problems(config))
     if reason := why_no_backend(config.residual, default_device_type(), config.training.precision):
         lines.append(f'PROBLEM: residual.backend = "{config.residual.backend}": {reason}')
     return lines

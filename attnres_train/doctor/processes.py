@@ -32,11 +32,9 @@ def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = 
         environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | os.environ
         words = [sys.executable, "-W", "ignore", "-m", module]
         more = [] if argument is None else [json.dumps(argument)]
-        processes = [
-            subprocess.Popen([*words, str(rank), str(ranks), f"{folder}/meet", *more], env=environment, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for rank in range(ranks)
-        ]  # fmt: skip
+        piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        commands = ([*words, str(rank), str(ranks), f"{folder}/meet", *more] for rank in range(ranks))
+        processes = [subprocess.Popen(command, env=environment, **piped) for command in commands]
         try:
             said = [process.communicate(timeout=SPEED_SECONDS) for process in processes]
         except subprocess.TimeoutExpired:
@@ -53,7 +51,7 @@ def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = 
         return found
 
 
-def meet() -> tuple[int, int, torch.device]:
+def join_group() -> tuple[int, int, torch.device]:
     """In a process of `run_processes`: meet the others; rank, ranks, and the device of this one."""
     rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     gpu = torch.cuda.is_available()

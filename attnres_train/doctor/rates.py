@@ -22,7 +22,7 @@ from attnres_train.depth.aggregation import aggregate_sources
 from attnres_train.depth.mix import DTYPES, Norm
 from attnres_train.depth.source import Source
 from attnres_train.doctor.device import Shapes
-from attnres_train.doctor.processes import meet, seconds_together, synchronize, there_and_back
+from attnres_train.doctor.processes import join_group, seconds_together, synchronize, there_and_back
 from attnres_train.plan.step_end import ADAM_BYTES
 from attnres_train.plan.work import (
     ATTENTION_BACKWARD,
@@ -44,19 +44,17 @@ SMALLEST = 1
 def main() -> None:
     """Meet the others at FILE, measure, and let rank 0 print what it found as JSON."""
     shapes = Shapes(**json.loads(sys.argv[4]))
-    rank, ranks, device = meet()
+    rank, ranks, device = join_group()
     torch.manual_seed(1)
     found: dict[str, Any] = {}
     actions = actions_of(shapes, device)
-    found["alone"] = {name: amount / _seconds(action, device) for name, (amount, action) in actions.items()} if (
-        rank == 0
-    ) else {}  # fmt: skip
+    of_rank_0 = actions if rank == 0 else {}
+    found["alone"] = {name: amount / _seconds(action, device) for name, (amount, action) in of_rank_0.items()}
     dist.barrier()
-    together = {}
+    found["together"] = {}
     for name, (amount, action) in actions.items():
         dist.barrier()
-        together[name] = amount / _seconds(action, device)
-    found["together"] = together
+        found["together"][name] = amount / _seconds(action, device)
     found["link"] = _links(shapes, rank, ranks, device)
     if rank == 0:
         print(json.dumps(found))
@@ -72,15 +70,11 @@ def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, C
 
     n, width, t = shapes.tokens, shapes.width, shapes.tensor
     heads, ffn, vocabulary = shapes.width + shapes.key_value, shapes.ffn // t, shapes.vocabulary // t
-    matrices = [
-        ((width + 2 * shapes.key_value) // t, width),
-        (width, width // t),
-        (2 * ffn, width),
-        (width, ffn),
-    ]
+    matrices = [((width + 2 * shapes.key_value) // t, width), (width, width // t), (2 * ffn, width), (width, ffn)]
     products = [(random(n, columns), random(rows, columns), random(n, rows)) for rows, columns in matrices]
     head = (random(n, width), random(vocabulary, width), random(n, vocabulary))
     size = dtype.itemsize
+    element_bytes = n * size * shapes.passes * (1 + ELEMENTS_BACKWARD)
     attention_flops = 2 * width / t * shapes.sequence * n * (1 + ATTENTION_BACKWARD)
     slices = 4 * shapes.sources + 3
     softmax_bytes = SOFTMAX_FORWARD_BYTES + SOFTMAX_BACKWARD_BYTES + (2 * CAST_BYTES if size == 2 else 0)
@@ -90,10 +84,7 @@ def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, C
         "attention_flops_per_second": (attention_flops, _attention(shapes, random)),
         "head_flops_per_second": (6 * n * vocabulary * width, partial(_products, [head])),
         "softmax_bytes_per_second": (n * vocabulary * softmax_bytes, _softmax(random(n, vocabulary))),
-        "memory_bytes_per_second": (
-            n * size * shapes.passes * (1 + ELEMENTS_BACKWARD),
-            _elements(random, n, heads // t, width, ffn),
-        ),
+        "memory_bytes_per_second": (element_bytes, _elements(random, n, heads // t, width, ffn)),
         "depth_bytes_per_second": (slices * n * width * size / shapes.shards, _depth(shapes, random)),
         "optimizer_bytes_per_second": (ADAM_BYTES * sum(r * c for r, c in matrices), _adam(matrices, device)),
         "operations_per_second": (CHAINED * (1 + OPERATIONS_BACKWARD), _chain(torch.ones(SMALLEST, device=device))),
@@ -191,17 +182,17 @@ def _links(shapes: Shapes, rank: int, ranks: int, device: torch.device) -> dict[
         return timed(lambda: there_and_back(tensor, rank))
 
     latency, collective = round_trip(small) / 2, timed(lambda: dist.all_reduce(small))
-    size, ring = whole.nbytes, (ranks - 1) / ranks
+    one_way = whole.nbytes * (ranks - 1) / ranks
+
+    def bus_rate(bytes_: float, action: Callable[[], object]) -> float:
+        return bytes_ / _beyond(timed(action), collective)
+
     return {
         "send_bytes_per_second": hop.nbytes / _beyond(round_trip(hop) / 2, latency),
         "send_latency_seconds": latency,
-        "all_reduce_bytes_per_second": 2 * ring * size / _beyond(timed(lambda: dist.all_reduce(whole)), collective),
-        "reduce_scatter_bytes_per_second": ring
-        * size
-        / _beyond(timed(lambda: dist.reduce_scatter_tensor(part, whole)), collective),
-        "all_gather_bytes_per_second": ring
-        * size
-        / _beyond(timed(lambda: dist.all_gather_into_tensor(whole, part)), collective),
+        "all_reduce_bytes_per_second": bus_rate(2 * one_way, lambda: dist.all_reduce(whole)),
+        "reduce_scatter_bytes_per_second": bus_rate(one_way, lambda: dist.reduce_scatter_tensor(part, whole)),
+        "all_gather_bytes_per_second": bus_rate(one_way, lambda: dist.all_gather_into_tensor(whole, part)),
         "collective_latency_seconds": collective,
     }
 

@@ -7,16 +7,16 @@ import json
 import torch
 import torch.distributed as dist
 
-from attnres_train.doctor.processes import meet, seconds_together, there_and_back
+from attnres_train.doctor.processes import join_group, seconds_together, there_and_back
+from attnres_train.words import MIB
 
-MIB = 1 << 20
 SIZE_MIB = 16
 TIMES = 5
 
 
 def main() -> None:
     """Meet the others at FILE; rank 0 prints the speeds."""
-    rank, ranks, device = meet()
+    rank, ranks, device = join_group()
     big, small = torch.ones(SIZE_MIB * MIB // 4, device=device), torch.ones(1, device=device)
     reduce_seconds = seconds_together(lambda: dist.all_reduce(big), device, TIMES)
     both_ways = seconds_together(lambda: there_and_back(big, rank), device, TIMES)

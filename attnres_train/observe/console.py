@@ -53,9 +53,8 @@ def start_logging(run_folder: Path, rank: int) -> None:
     try:
         to_file = LogFile(path, encoding="utf-8")
     except OSError as error:
-        raise refuse(
-            "training.run_folder", f"{path} cannot be written: {error.strerror}", "choose another folder"
-        ) from error
+        what = f"{path} cannot be written: {error.strerror}"
+        raise refuse("training.run_folder", what, "choose another folder") from error
     # A disk that fills up must not bury the reason under one traceback a lost log line.
     logging.raiseExceptions = False
     to_file.setFormatter(Zoned())
@@ -69,6 +68,25 @@ def start_logging(run_folder: Path, rank: int) -> None:
         to_console = logging.StreamHandler(sys.stdout)
         to_console.setFormatter(logging.Formatter("%(message)s"))
         console.addHandler(to_console)
+
+
+class Remaining:
+    """How long a run still takes, evaluations and checkpoints included, by the pace of one process from its first
+    logged step on: what comes before warms up."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+
+    def seconds(self, now: float, step: int, steps: int, step_seconds: float) -> float:
+        """From `now`, on a clock that only goes forward, when `step` of `steps` is logged.
+
+        `step_seconds`: what a step took, to go by at the first one.
+        """
+        if self._first is None:
+            self._first = step, now
+        first_step, began = self._first
+        pace = (now - began) / (step - first_step) if step > first_step else step_seconds
+        return (steps - step) * pace
 
 
 def step_line(step: int, steps: int, values: Mapping[str, float], seconds_left: float) -> str:

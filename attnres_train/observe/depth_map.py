@@ -97,9 +97,9 @@ def draw_scale(figure: Figure, image: Any, axes: Axes, most: float, *, by_share:
     return bar
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: Figure, dpi: int = 110) -> bytes:
     data = BytesIO()
-    figure.savefig(data, format="png", dpi=110)
+    figure.savefig(data, format="png", dpi=dpi)
     return data.getvalue()
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_alarms import LOOKS_REMEMBERED, DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import draw_map, png
-from attnres_train.observe.sinks import Guarded, guarded_lines, record_up_to
-from attnres_train.observe.tail import last_lines
+from attnres_train.observe.record_lines import last_lines
+from attnres_train.observe.sinks import Guarded, Sink, guarded_lines, record_up_to
 
 log = logging.getLogger(CONSOLE)
 MAP_TAG = "depth/weights"
@@ -77,7 +76,7 @@ def _alarms_so_far(path: Path, step: int) -> DepthAlarms:
     return alarms
 
 
-class PictureFolder:
+class PictureFolder(Sink):
     """Pictures as files, one a step. Opening it at `step` drops those of later steps: a resumed run draws them anew."""
 
     def __init__(self, folder: Path, step: int):
@@ -85,9 +84,6 @@ class PictureFolder:
         for picture in folder.glob("step-*.png"):
             if picture.name > _picture_name(step):
                 picture.unlink()
-
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Pictures alone are kept here."""
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
         self._folder.mkdir(exist_ok=True)
@@ -98,12 +94,6 @@ class PictureFolder:
             with suppress(OSError):
                 path.unlink()
             raise
-
-    def text(self, step: int, tag: str, words: str) -> None:
-        """Pictures alone are kept here."""
-
-    def close(self) -> None:
-        pass
 
 
 def _picture_name(step: int) -> str:

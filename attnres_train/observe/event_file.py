@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnres_train.observe.kept_file import Gone, KeptFile
-from attnres_train.observe.sinks import refuse_full_disk
-from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, describe, in_tensorboard
+from attnres_train.observe.sinks import Sink, refuse_full_disk
+from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, describe_tag, in_tensorboard
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
@@ -28,7 +28,7 @@ _BLOCK_BYTES, _MOST_BLOCKS = 1 << 20, 64
 _OF_DEPTH = re.compile(rf"(z-)?depth/(?:{'|'.join(DEPTH_DESCRIPTIONS)})".encode())
 
 
-class EventFile:
+class EventFile(Sink):
     """The curves and pictures of a run in `folder`, from the step after `step` on.
 
     Readers drop what an earlier run wrote for later steps. A file that could not be written to the end is left as it
@@ -45,40 +45,37 @@ class EventFile:
         self._open()
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         # The positions (tokens, samples) have no group in their tag: they are no curves.
-        curves = {tag: value for tag, value in values.items() if "/" in tag}
-        if curves:
-            of_step = [
-                Summary.Value(tag=self._name(tag), simple_value=value, metadata=self._words(tag, "scalars"))
-                for tag, value in curves.items()
-            ]
-            self._add(step, summary=Summary(value=of_step))
-            self._described |= curves.keys()
+        self._add(step, "scalars", {tag: {"simple_value": value} for tag, value in values.items() if "/" in tag})
 
     def picture(self, step: int, tag: str, png: bytes) -> None:
         """A picture for the image tab."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # of PNG's IHDR
-        image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=png)
-        value = Summary.Value(tag=self._name(tag), image=image, metadata=self._words(tag, "images"))
-        self._add(step, summary=Summary(value=[value]))
-        self._described.add(tag)
+        image = {"height": height, "width": width, "colorspace": 4, "encoded_image_string": png}
+        self._add(step, "images", {tag: {"image": image}})
 
     def text(self, step: int, tag: str, words: str) -> None:
         """Words for the text tab."""
-        from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.util.tensor_util import make_tensor_proto
 
-        value = Summary.Value(tag=tag, tensor=make_tensor_proto([words]), metadata=self._words(tag, "text"))
-        self._add(step, summary=Summary(value=[value]))
-        self._described.add(tag)
+        self._add(step, "text", {tag: {"tensor": make_tensor_proto([words])}})
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+    def _add(self, step: int, plugin: str, contents: Mapping[str, Mapping[str, Any]]) -> None:
+        """One event with the contents of each tag."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if not contents:
+            return
+        of_step = [
+            Summary.Value(tag=self._name(tag), metadata=self._words(tag, plugin), **content)
+            for tag, content in contents.items()
+        ]
+        self._append(self._file or self._open(), step, summary=Summary(value=of_step))
+        self._described |= contents.keys()
 
     def _words(self, tag: str, plugin: str) -> SummaryMetadata | None:
         """What the tag holds, to go with its first value: readers take it from there."""
@@ -86,14 +83,11 @@ class EventFile:
 
         if tag in self._described:
             return None
-        kinds = {
-            "scalars": protocol.DATA_CLASS_SCALAR,
-            "images": protocol.DATA_CLASS_BLOB_SEQUENCE,
-            "text": protocol.DATA_CLASS_TENSOR,
-        }
-        owner = protocol.SummaryMetadata.PluginData(plugin_name=plugin)
+        kinds = {"scalars": "SCALAR", "images": "BLOB_SEQUENCE", "text": "TENSOR"}
+        owner, words = protocol.SummaryMetadata.PluginData(plugin_name=plugin), describe_tag(tag)
         # Without the class of its data, TensorBoard's fast server would drop the words.
-        return protocol.SummaryMetadata(plugin_data=owner, summary_description=describe(tag), data_class=kinds[plugin])
+        kind = getattr(protocol, f"DATA_CLASS_{kinds[plugin]}")
+        return protocol.SummaryMetadata(plugin_data=owner, summary_description=words, data_class=kind)
 
     def _open(self) -> KeptFile:
         """A new file: the first that succeeds says where this run begins, and readers drop all from there on."""
@@ -119,9 +113,6 @@ class EventFile:
         second = max([int(time.time()), *(one + 1 for one in before)])
         path = self._folder / f"events.out.tfevents.{second:010d}.{socket.gethostname()}.{os.getpid()}.0"
         return path, KeptFile(path, new=True)
-
-    def _add(self, step: int, **content: Any) -> None:
-        self._append(self._file or self._open(), step, **content)
 
     def _append(self, file: KeptFile, step: int, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

@@ -12,24 +12,25 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from attnres_train.observe.phases import PHASES
 from attnres_train.observe.record_lines import LOSS_TOKENS
+from attnres_train.observe.tags import PHASES
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import LossSum, StepReport, TrainState
+from attnres_train.words import GIB
 
-GIB = 2**30
 VALIDATION_TAG = "loss/valid"
 
 
-class Rates(NamedTuple):
-    """What throughput is measured by: model FLOPs of a token, and the dense peak of one device, None if not known."""
+class MfuTerms(NamedTuple):
+    """What model FLOPs utilisation is reckoned by, beside tokens a second. Without the dense peak of one device, which
+    not every data sheet states, there is none (`throughput/mfu`)."""
 
     flops_per_token: float
     peak_flops_per_second: float | None
 
 
 @dataclass(frozen=True)
-class Timing:
+class LogInterval:
     """Seconds and tokens since the last logged step; `phases` is a mean over the ranks."""
 
     seconds: float
@@ -49,20 +50,17 @@ class Peaks:
 def step_metrics(
     state: TrainState,
     report: StepReport,
-    timing: Timing,
+    interval: LogInterval,
+    mfu: MfuTerms,
     *,
-    flops_per_token: float,
-    peak_flops_per_second: float | None,
     devices: int,
     peaks: Peaks,
 ) -> dict[str, float]:
-    """Tags and values of one training step; rates are over the steps since the last logged one.
-
-    `peak_flops_per_second` is that of one device, dense; without it there is no utilisation (`throughput/mfu`).
-    """
-    tokens_per_second = timing.tokens / timing.seconds
-    flops_per_second = tokens_per_second * flops_per_token / devices
-    utilisation = {} if peak_flops_per_second is None else {"throughput/mfu": flops_per_second / peak_flops_per_second}
+    """Tags and values of one training step; rates are over the steps since the last logged one."""
+    tokens_per_second = interval.tokens / interval.seconds
+    flops_per_second = tokens_per_second * mfu.flops_per_token / devices
+    peak = mfu.peak_flops_per_second
+    utilisation = {} if peak is None else {"throughput/mfu": flops_per_second / peak}
     return {
         **{
             f"loss/{name}": of_name.mean for name, of_name in report.losses.items() if of_name.tokens or name == "train"
@@ -75,8 +73,8 @@ def step_metrics(
         "throughput/tokens_per_second_per_device": tokens_per_second / devices,
         "throughput/model_tflops_per_device": flops_per_second / 1e12,
         **utilisation,
-        "time/step_seconds": timing.seconds / timing.steps,
-        **{f"time/{phase}_seconds": timing.phases[phase] / timing.steps for phase in PHASES},
+        "time/step_seconds": interval.seconds / interval.steps,
+        **{f"time/{phase}_seconds": interval.phases[phase] / interval.steps for phase in PHASES},
         "memory/peak_gib": peaks.memory_gib,
         "pipeline/forward_bytes": report.forward_bytes,
         "pipeline/backward_bytes": report.backward_bytes,

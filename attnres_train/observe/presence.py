@@ -126,9 +126,8 @@ class Presence:
         """Ranks without a fresh record in the run folder, for the time before ranks have a store."""
         if self.record.log is None:
             return []
-        fresh = {
-            r.rank for r in read_records(shared_folder(self.record.log)).values() if r.time > self.record.started - 60
-        }
+        records, since = read_records(shared_folder(self.record.log)).values(), self.record.started - 60
+        fresh = {record.rank for record in records if record.time > since}
         return [rank for rank in range(self.world_size) if rank not in fresh]
 
     def _missing(self) -> str:
@@ -176,7 +175,7 @@ class Presence:
         if frame is not None:
             frames = list(_frames(frame))
             self.record.waits = is_wait(frames[0])
-            self.record.stuck = " < ".join(map(in_words, frames[:FRAMES]))
+            self.record.stuck = " < ".join(map(frame_in_words, frames[:FRAMES]))
         if self._log is not None:
             seconds = time.monotonic() - self._moved
             print(f"no progress for {seconds:.0f} s at `{self.record.at}`; stacks:", file=self._log, flush=True)
@@ -197,10 +196,8 @@ def missing_in_words(
 ) -> str:
     """Why `mine` waits in vain. `before` and `after`: what the others said, some beats apart."""
     silent, behind, ended, busy = [], [], [], []
-    for rank in range(world_size):
+    for rank in (rank for rank in range(world_size) if rank != mine.rank):
         record = after.get(rank)
-        if rank == mine.rank:
-            continue
         if record is None:
             silent.append(f"rank {rank}, which never said where it is")
         elif record.end is not None:
@@ -224,7 +221,7 @@ def is_wait(frame: FrameType) -> bool:
     return "torch/distributed/" in frame.f_code.co_filename or ".wait(" in line
 
 
-def in_words(frame: FrameType) -> str:
+def frame_in_words(frame: FrameType) -> str:
     path = Path(frame.f_code.co_filename)
     return f"{path.parent.name}/{path.name}:{frame.f_lineno} {frame.f_code.co_name}"
 

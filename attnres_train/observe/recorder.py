@@ -11,13 +11,12 @@ from pathlib import Path
 import torch.distributed as dist
 
 from attnres_train.config.run_config import RunConfig
-from attnres_train.observe.console import CONSOLE, step_line, validation_words
+from attnres_train.observe.console import CONSOLE, Remaining, step_line, validation_words
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
 from attnres_train.observe.event_file import EventFile
-from attnres_train.observe.metrics import Rates, Timing, over_ranks, step_metrics, validation_metrics
-from attnres_train.observe.record_lines import record_of
-from attnres_train.observe.remaining import Remaining
+from attnres_train.observe.metrics import LogInterval, MfuTerms, over_ranks, step_metrics, validation_metrics
+from attnres_train.observe.record_lines import parse_record
 from attnres_train.observe.sinks import Guarded, Sink, guarded_lines
 from attnres_train.observe.wandb_sink import WandbSink
 from attnres_train.parallel.grid import Grid
@@ -29,10 +28,10 @@ log = logging.getLogger(CONSOLE)
 class Recorder:
     """Curves and lines of a run that continues at `state`."""
 
-    def __init__(self, config: RunConfig, grid: Grid, run_folder: Path, state: TrainState, rates: Rates):
+    def __init__(self, config: RunConfig, grid: Grid, run_folder: Path, state: TrainState, mfu: MfuTerms):
         self.config = config
         self.grid = grid
-        self.rates = rates
+        self.mfu = mfu
         self.sinks = _open_sinks(config, run_folder, state.step) if grid.keeps_run else []
         looks = config.observe.depth_interval is not None and grid.keeps_run
         self._depth = DepthRecorder(run_folder, state.step, self._picture) if looks else None
@@ -51,16 +50,8 @@ class Recorder:
             return
         peaks, phases = over_ranks(self.grid, report.kept_bytes, self._phases)
         seconds = time.perf_counter() - self._since
-        timing = Timing(seconds, phases, state.step - self._logged.step, state.tokens - self._logged.tokens)
-        values = step_metrics(
-            state,
-            report,
-            timing,
-            flops_per_token=self.rates.flops_per_token,
-            peak_flops_per_second=self.rates.peak_flops_per_second,
-            devices=self.grid.world_size,
-            peaks=peaks,
-        )
+        interval = LogInterval(seconds, phases, state.step - self._logged.step, state.tokens - self._logged.tokens)
+        values = step_metrics(state, report, interval, self.mfu, devices=self.grid.world_size, peaks=peaks)
         self._write(state, values)
         steps = self.config.training.steps
         left = self._remaining.seconds(time.perf_counter(), state.step, steps, values["time/step_seconds"])
@@ -149,9 +140,8 @@ def recorded_tags(grid: Grid, run_folder: Path, step: int) -> set[str]:
     path = run_folder / "metrics.jsonl"
     if grid.keeps_run and path.is_file():
         with open(path, "rb") as lines:
-            found = [
-                {tag for line in lines if (record := record_of(line)) and record["step"] == step for tag in record}
-            ]
+            records = [record for line in lines if (record := parse_record(line)) and record["step"] == step]
+        found = [set().union(*records)]
     dist.broadcast_object_list(found, src=0, group=grid.control)
     return found[0]
 

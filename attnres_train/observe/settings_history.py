@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.record_lines import parse_record
 from attnres_train.observe.sinks import guarded_lines
 
 FILE_NAME = "settings.jsonl"
@@ -49,7 +49,7 @@ def read_history(folder: Path) -> list[Used]:
         lines = path.read_bytes().splitlines() if path.is_file() else []
     except OSError:  # damaged: then nobody knows, as in a run of an older version
         return []
-    records = [record for line in lines if (record := record_of(line)) and isinstance(record.get("settings"), dict)]
+    records = [record for line in lines if (record := parse_record(line)) and isinstance(record.get("settings"), dict)]
     found: list[Used] = []
     for record, following in zip(records, [*records[1:], None], strict=False):
         settings, last = record["settings"], following["step"] - 1 if following else None

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from errno import ENOSPC
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.kept_file import Gone, KeptFile
-from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.record_lines import parse_record
 from attnres_train.strict_json import dumps
 from attnres_train.words import counted
 
@@ -22,7 +22,9 @@ log = logging.getLogger(CONSOLE)
 LEAST_FREE_BYTES = 1 << 20
 
 
-class Sink(Protocol):
+class Sink:
+    """Takes what is recorded, by tag; what one has no place for it passes over."""
+
     def write(self, step: int, values: Mapping[str, Any]) -> None: ...
 
     def picture(self, step: int, tag: str, png: bytes) -> None: ...
@@ -32,7 +34,7 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class JsonlSink:
+class JsonlSink(Sink):
     """One JSON object a record, each written at once.
 
     Opening it at `step` drops the records of later steps: a resumed run writes them anew.
@@ -58,17 +60,11 @@ class JsonlSink:
             raise
         self._cut = False
 
-    def picture(self, step: int, tag: str, png: bytes) -> None:
-        """Lines hold no pictures."""
-
-    def text(self, step: int, tag: str, words: str) -> None:
-        """Nor words: `settings.jsonl` has them."""
-
     def close(self) -> None:
         self._file.close()
 
 
-class Guarded:
+class Guarded(Sink):
     """A sink whose disk may fill up or vanish: one warning, and training goes on. So it does where somebody takes away
     the file that is written: the record that would be lost begins another one.
 
@@ -161,7 +157,7 @@ def drop_records_after(path: Path, step: int) -> None:
             if record_up_to(line, step):
                 after.write(line.rstrip(b"\n") + b"\n")
             elif line.endswith(b"\n"):  # a kill leaves one without an end
-                damaged += record_of(line) is None and not line.isspace()
+                damaged += parse_record(line) is None and not line.isspace()
         after.flush()
         os.fsync(after.fileno())
     if damaged:
@@ -193,5 +189,5 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def record_up_to(line: bytes, last_step: int) -> dict[str, Any] | None:
     """The record in `line`, of a step up to the last; None for what a kill or a power failure left, which is none."""
-    record = record_of(line)
+    record = parse_record(line)
     return record if record is not None and record["step"] <= last_step else None

@@ -1,9 +1,14 @@
-"""What each tag holds, unit first: the words that TensorBoard shows beside a curve; and the name it has there."""
+"""What each tag holds, unit first: the words that TensorBoard shows beside a curve; and the name it has there.
+
+No torch here, so that who reads a run's metrics need not import it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+PHASES = ("data", "forward", "backward", "waiting", "reduction", "optimizer")
+"""Of a step, in the order they begin. `waiting` is for the neighbours in the pipeline, its bubble included."""
 DESCRIPTIONS: Mapping[str, str] = {
     "loss/train": "nats a token: mean over all tokens that count since the last record, across a resume, too.",
     "loss/valid": "nats a token: mean over the tokens of the validation samples, of all sets where there are several.",
@@ -63,7 +68,7 @@ def in_tensorboard(tag: str) -> str:
     return f"z-{tag}" if tag.startswith("depth/") else tag
 
 
-def describe(tag: str) -> str:
+def describe_tag(tag: str) -> str:
     """The words for `tag`; none for a tag that is none of ours."""
     group, _, rest = tag.partition("/")
     kind = rest.partition("/")[0]

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from attnres_train.observe.sinks import Sink
 
-class WandbSink:
+
+class WandbSink(Sink):
     """One wandb run a process, in the group of the run folder's name: a resumed run cannot take steps back there, so
     each process has curves of its own that begin where it began.
 
@@ -35,9 +37,6 @@ class WandbSink:
 
         with _as_os_errors():
             self._run.log({tag: self._image(Image.open(BytesIO(png)))}, step=step)
-
-    def text(self, step: int, tag: str, words: str) -> None:
-        """A run there has its settings as its configuration."""
 
     def close(self) -> None:
         with _as_os_errors():

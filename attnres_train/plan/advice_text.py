@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from attnres_train.plan.advise import Advice, Choice, Layout
-from attnres_train.plan.page import counted, page_table
-from attnres_train.plan.report import as_json
-from attnres_train.plan.speeds import GIB
+from attnres_train.plan.advise import Advice, AdvisedLayout, Layout
+from attnres_train.plan.page import page_table
+from attnres_train.plan.text import as_json
+from attnres_train.words import GIB, counted
 
 
 def advice_text(advice: Advice, title: str) -> str:
@@ -18,33 +18,20 @@ def advice_text(advice: Advice, title: str) -> str:
     found = f"{counted(advice.tried, 'layout')} tried, {advice.runnable} can run{others}; the fastest:"
     lines = [title, "", f"  {advice.world} x {machine.name}: {found}", ""]
     if advice.choices:
-        lines += page_table([_HEAD, *(_row(n, c) for n, c in enumerate(advice.choices, 1))], right=range(11))
+        cells = [_cells(choice) for choice in advice.choices]
+        rows = [(str(number), *row.values()) for number, row in enumerate(cells, 1)]
+        lines += page_table([("", *cells[0]), *rows], right=range(11))
         asked = [(f"{n}:", choice.overrides or "as in the file") for n, choice in enumerate(advice.choices, 1)]
         lines += ["", *page_table(asked), "", *page_table(_MEANING)]
     else:
         lines += ["  none"]
     lines += ["", *page_table([("measured" if machine.measured else "assumed", machine.assumptions)])]
     if advice.refused:
-        rows = [("refused", "for instance", "because")]
-        rows += [(f"{r.number:,}", _short(r.layout), r.words) for r in advice.refused]
-        lines += ["", *page_table(rows, right=(0,))]
+        reasons = [(f"{r.number:,}", _short(r.layout), r.words) for r in advice.refused]
+        lines += ["", *page_table([("refused", "for instance", "because"), *reasons], right=(0,))]
     return "\n".join(lines)
 
 
-_HEAD = (
-    "",
-    "tensor",
-    "pipeline",
-    "virtual",
-    "data",
-    "micro",
-    "again",
-    "step s",
-    "tokens/s",
-    "bubble %",
-    "GiB",
-    "wire GiB",
-)
 _MEANING = (
     ("micro", "samples of a micro-batch"),
     ("again", "training.recompute, what backward makes again"),
@@ -54,28 +41,30 @@ _MEANING = (
 )
 
 
-def _row(number: int, choice: Choice) -> tuple[str, ...]:
+def _cells(choice: AdvisedLayout) -> dict[str, str]:
+    """Of a row of the table, by column."""
     layout, plan, time = choice.layout, choice.plan, choice.plan.time
     assert time is not None, "advice is for a machine"
-    again = layout.recompute + (f", ZeRO-{layout.zero}" if layout.zero else "")
-    degrees = (layout.tensor, layout.pipeline, layout.virtual, layout.data, layout.micro_batch_size)
-    return (
-        str(number),
-        *map(str, degrees),
-        again,
-        f"{time.step_seconds:.3g}",
-        f"{time.tokens_per_second:,.0f}",
-        f"{100 * time.bubble_fraction:.1f}",
-        f"{plan.memory.total / GIB:,.3g}",
-        f"{plan.wire.step_bytes / GIB:,.3g}",
-    )
+    return {
+        **{name: str(getattr(layout, name)) for name in ("tensor", "pipeline", "virtual", "data")},
+        "micro": str(layout.micro_batch_size),
+        "again": layout.recompute + _zero(layout),
+        "step s": f"{time.step_seconds:.3g}",
+        "tokens/s": f"{time.tokens_per_second:,.0f}",
+        "bubble %": f"{100 * time.bubble_fraction:.1f}",
+        "GiB": f"{plan.memory.total / GIB:,.3g}",
+        "wire GiB": f"{plan.wire.step_bytes / GIB:,.3g}",
+    }
 
 
 def _short(layout: Layout) -> str:
     virtual = f" x virtual {layout.virtual}" if layout.virtual > 1 else ""
-    zero = f", ZeRO-{layout.zero}" if layout.zero else ""
     grid = f"tensor {layout.tensor}, pipeline {layout.pipeline}{virtual}, data {layout.data}"
-    return f"{grid}, micro {layout.micro_batch_size}{zero}"
+    return f"{grid}, micro {layout.micro_batch_size}{_zero(layout)}"
+
+
+def _zero(layout: Layout) -> str:
+    return f", ZeRO-{layout.zero}" if layout.zero else ""
 
 
 def advice_json(advice: Advice) -> dict[str, Any]:
@@ -88,14 +77,11 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "runnable": advice.runnable,
         "implied": advice.implied,
         "layouts": [_choice_json(choice) for choice in advice.choices],
-        "refused": [
-            {"count": refusal.number, "reason": refusal.words, "example": asdict(refusal.layout)}
-            for refusal in advice.refused
-        ],
+        "refused": [{"count": r.number, "reason": r.words, "example": asdict(r.layout)} for r in advice.refused],
     }
 
 
-def _choice_json(choice: Choice) -> dict[str, Any]:
+def _choice_json(choice: AdvisedLayout) -> dict[str, Any]:
     found = as_json(choice.plan)
     time = ("step_seconds", "tokens_per_second", "model_flops_utilisation", "bubble_fraction", "kinds_seconds")
     return {

@@ -2,8 +2,7 @@
 
     candidates -> refused by a rule of `config/check.py`, or because it does not fit -> the rest by tokens a second
 
-A candidate keeps the model, the global batch and the steps, and changes what `Layout` names. Layouts that nobody would
-start are left out, not refused: tensor parallelism beyond a node, sequence shards left off beside it.
+A candidate keeps the model, the global batch and the steps, and changes what `Layout` names.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.errors import Problem
 from attnres_train.plan.layouts import Layout, families
 from attnres_train.plan.memory import worst_rank_memory
-from attnres_train.plan.speeds import GIB, Machine
+from attnres_train.plan.speeds import Machine
 from attnres_train.plan.state import StateBytes, state_bytes
 from attnres_train.plan.timing import Timing
 from attnres_train.plan.whole import Plan, plan_of
 from attnres_train.setup import Setup
+from attnres_train.words import GIB
 
 
 @dataclass(frozen=True)
-class Choice:
+class AdvisedLayout:
     """A layout that can run, and what it takes."""
 
     layout: Layout
@@ -51,7 +51,7 @@ class Advice:
 
     machine: Machine
     world: int
-    choices: tuple[Choice, ...]
+    choices: tuple[AdvisedLayout, ...]
     tried: int
     runnable: int
     refused: tuple[Refusal, ...]
@@ -88,24 +88,20 @@ class _Adviser:
         self.examples: dict[str, tuple[Layout, str]] = {}
 
     def advise(self, wanted: int) -> Advice:
-        tried, world = 0, self.setup.world
-        runnable: list[_Candidate] = []
-        for family in families(world, self.machine.devices_per_node, self.setup.config.model.num_layers):
-            tried += len(family)
-            found = self._first_that_fits(family)
-            if found is not None:
-                runnable.append(found)
+        world, num_layers = self.setup.world, self.setup.config.model.num_layers
+        tried = list(families(world, self.machine.devices_per_node, num_layers))
+        runnable = [found for family in tried if (found := self._first_that_fits(family)) is not None]
         choices = self._fastest(runnable, wanted)
         refused = tuple(Refusal(count, *self.examples[reason]) for reason, count in self.counts.most_common())
-        return Advice(self.machine, world, tuple(choices), tried, len(runnable), refused)
+        return Advice(self.machine, world, tuple(choices), sum(map(len, tried)), len(runnable), refused)
 
-    def _fastest(self, candidates: list[_Candidate], wanted: int) -> list[Choice]:
+    def _fastest(self, candidates: list[_Candidate], wanted: int) -> list[AdvisedLayout]:
         """The `wanted` fastest, the fastest first.
 
         Only those are simulated that a bound does not rule out: once `wanted` are known, one whose step cannot be
         shorter than the slowest of them. A good guess comes first, so that the bounds have something to beat.
         """
-        best: list[Choice] = []
+        best: list[AdvisedLayout] = []
         for candidate in sorted(candidates, key=lambda each: each.timing.evenly_seconds()):
             timing, slowest = candidate.timing, best[-1].plan.step_seconds if len(best) == wanted else inf
             if timing.least_seconds_of_any_split() >= slowest or timing.least_seconds() >= slowest:
@@ -145,20 +141,19 @@ class _Adviser:
             self.leanest[reason] = size
             self.examples.pop(reason, None)
         what = "weights, gradients and optimizer alone need" if reason == _STATE_TOO_LARGE else "needs"
-        usable = f"{self.machine.usable_bytes / GIB:,.1f} GiB of a device"
-        words = f"{what} {size / GIB:,.2f} GiB of the {usable}; the leanest of them"
-        self._refuse(layout, reason, words)
+        usable = f"{self.machine.usable_gib:,.1f} GiB of a device"
+        self._refuse(layout, reason, f"{what} {size / GIB:,.2f} GiB of the {usable}; the leanest of them")
 
     def _refuse(self, layout: Layout, reason: str, words: str) -> None:
         self.counts[reason] += 1
         self.examples.setdefault(reason, (layout, words))
 
-    def _timed(self, candidate: _Candidate) -> Choice | None:
+    def _timed(self, candidate: _Candidate) -> AdvisedLayout | None:
         layout, planned = candidate.layout, plan_of(candidate.timing.setup, self.machine)
         if not planned.fits:
             self._too_large(layout, _TOO_LARGE, planned.memory.total)
             return None
-        return Choice(layout, layout.overrides(self.setup), planned)
+        return AdvisedLayout(layout, layout.overrides(self.setup), planned)
 
 
 def _standing(state: StateBytes) -> int:

@@ -6,11 +6,11 @@ TOML, or JSON if the name ends so: `name`, `memory_gib`, `devices_per_node` and 
 
 from __future__ import annotations
 
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -47,20 +47,9 @@ class DeviceFile:
 
     def machine(self) -> Machine:
         """The machine as a prediction needs it."""
-        return Machine(
-            name=self.name,
-            peak_flops_per_second=self.peak_flops_per_second,
-            memory_gib=self.memory_gib,
-            devices_per_node=self.devices_per_node,
-            alone=self.alone,
-            together=self.together,
-            near=self.link,
-            far=self.network or self.link,
-            disk_bytes_per_second=self.disk_bytes_per_second,
-            asynchronous=self.asynchronous,
-            measured=True,
-            assumptions=f"speeds measured in {self.precision} with the shapes of {self.shapes}",
-        )
+        same = {name: value for name, value in vars(self).items() if name in Machine.__dataclass_fields__}
+        assumptions = f"speeds measured in {self.precision} with the shapes of {self.shapes}"
+        return Machine(**same, near=self.link, far=self.network or self.link, measured=True, assumptions=assumptions)
 
 
 def find_machine(named: str, precision: str, efficiency: float | None = None) -> Machine:
@@ -78,17 +67,12 @@ def find_machine(named: str, precision: str, efficiency: float | None = None) ->
     if Path(named).is_file():
         if efficiency is not None:
             raise refuse("--efficiency", f"{named} has measured rates", "leave --efficiency out, or edit the file")
-        return _for_precision(read_device_file(Path(named)), precision)
+        read = read_device_file(Path(named))
+        machine, other = read.machine(), f"; this run is in {precision}, which they do not tell of"
+        return machine if read.precision == precision else replace(machine, assumptions=machine.assumptions + other)
     near = _nearest(named.lower(), DEVICES) or list(DEVICES)
     what = "is neither a device that is known here nor a file"
     raise refuse("--device", f"{named!r} {what}", f"write {' or '.join(near)}, or the path of a device file")
-
-
-def _for_precision(read: DeviceFile, precision: str) -> Machine:
-    machine = read.machine()
-    if read.precision == precision:
-        return machine
-    return replace(machine, assumptions=f"{machine.assumptions}; this run is in {precision}, which they do not tell of")
 
 
 def read_device_file(path: Path) -> DeviceFile:
@@ -123,6 +107,7 @@ def device_file_text(values: DeviceFile) -> str:
     return "\n".join(lines) + "\n"
 
 
+T = TypeVar("T")
 _TABLES: dict[str, type[Rates] | type[Link]] = {"alone": Rates, "together": Rates, "link": Link, "network": Link}
 _REMEDY = "`attnres doctor CONFIG --device-file FILE` writes one"
 
@@ -137,14 +122,11 @@ def _endless(path: Path, values: dict[str, Any], place: str = "") -> Iterator[Pr
 
 
 def _nearest(word: str, known: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(word, list(known), n=3, cutoff=0.4)
+    return get_close_matches(word, list(known), n=3, cutoff=0.4)
 
 
 def _toml(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
-
-
-T = TypeVar("T")
 
 
 def _build(path: Path, kind: type[T], values: dict[str, Any], place: str, problems: list[Problem]) -> T | None:

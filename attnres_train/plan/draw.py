@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnres_train.errors import refuse
-from attnres_train.plan.page import counted
 from attnres_train.plan.simulate import Box, Message, Played
 from attnres_train.plan.timing import Timing
 from attnres_train.plan.whole import Plan
+from attnres_train.words import MIB, counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MIB = 2**20
 _SUFFIXES = (".png", ".svg", ".pdf")
 _MOST_RANKS, _MOST_MICRO_BATCHES = 16, 8
 """Of a picture that can be read; a longer step shows its first micro-batches, as a step of its own."""
@@ -63,13 +62,10 @@ def _draw(plan: Plan, played: Played, count: int, output: Path) -> None:
     _draw_boxes(steps, played.boxes, unit, setup.wire.virtual)
     _draw_messages(steps, plan, played.messages, unit)
     shown = "" if count == setup.micro_batches else f", the first {count} of {setup.micro_batches} micro-batches alone"
-    steps.set_title(
-        f"{counted(setup.layout.num_sublayers // 2, 'layer')}, {setup.layout.mode}, pipeline {ranks} x virtual "
-        f"{setup.wire.virtual} on {setup.world} x {plan.machine.name if plan.machine else ''}{shown}; "
-        f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule",
-        fontsize=10,
-        loc="left",
-    )
+    layers, machine = counted(setup.layout.num_sublayers // 2, "layer"), plan.machine.name if plan.machine else ""
+    grid = f"pipeline {ranks} x virtual {setup.wire.virtual} on {setup.world} x {machine}"
+    wait = f"ranks wait {100 * played.bubble_fraction:.1f} % of this schedule"
+    steps.set_title(f"{layers}, {setup.layout.mode}, {grid}{shown}; {wait}", fontsize=10, loc="left")
     steps.set_ylim(ranks - 0.35, -0.65)
     steps.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
     steps.set_xlim(0, played.seconds * unit * 1.005)
@@ -93,28 +89,23 @@ def _draw_boxes(axes: Axes, boxes: Sequence[Box], unit: float, virtual: int) -> 
         start, width = box.start * unit, (box.end - box.start) * unit
         axes.broken_barh([(start, width)], (box.rank - 0.27, 0.54), facecolor=colour, edgecolor="white", linewidth=0.6)
         if labels:
-            dark = chunk >= 3
-            text = f"{'F' if forward else 'B'}{box.turn.visit.micro_batch}"
-            axes.text(start + width / 2, box.rank, text, ha="center", va="center", fontsize=7,
-                      color="white" if dark else "black", clip_on=True)  # fmt: skip
+            text, ink = f"{'F' if forward else 'B'}{box.turn.visit.micro_batch}", "white" if chunk >= 3 else "black"
+            where: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
+            axes.text(start + width / 2, box.rank, text, fontsize=7, color=ink, **where)
 
 
 def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: float) -> None:
     """Every crossing as an arrow; the bytes of a hop stand at its first crossing of each direction that has room."""
-    wire = plan.wire.plan
-    labelled: set[tuple[int, int]] = set()
+    wire, labelled = plan.wire.plan, set[tuple[int, int]]()
     taken: dict[float, list[float]] = {}
     room = _LABEL_SHARE * unit * max((message.end for message in messages), default=0.0)
     for message in messages:
         rows = wire.rank_of(message.from_stage), wire.rank_of(message.to_stage)
-        down = rows[1] > rows[0]
-        ends = (rows[0] + (0.27 if down else -0.27), rows[1] - (0.27 if down else -0.27))
-        colour = _TO_NEXT if message.forward else _BACK
-        place = (message.start * unit, ends[0])
+        edge = 0.27 if rows[1] > rows[0] else -0.27
+        ends, colour = (rows[0] + edge, rows[1] - edge), _TO_NEXT if message.forward else _BACK
         arrow: dict[str, Any] = {"arrowstyle": "->", "color": colour, "linewidth": 0.7, "alpha": 0.55}
-        axes.annotate("", xy=(message.end * unit, ends[1]), xytext=place, arrowprops=arrow)
-        hop = (message.from_stage, message.to_stage)
-        gap, end = sum(rows) / 2, message.end * unit
+        hop, gap, end = (message.from_stage, message.to_stage), sum(rows) / 2, message.end * unit
+        axes.annotate("", xy=(end, ends[1]), xytext=(message.start * unit, ends[0]), arrowprops=arrow)
         free = all(abs(end - other) > room for other in taken.get(gap, []))
         if hop not in labelled and free and abs(rows[1] - rows[0]) == 1:
             labelled.add(hop)
@@ -122,31 +113,26 @@ def _draw_messages(axes: Axes, plan: Plan, messages: Sequence[Message], unit: fl
             slices = wire.hop_into(max(hop))
             size = (slices.slices if message.forward else slices.slices_back) * plan.wire.slice_bytes
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
-            axes.text(message.end * unit, sum(ends) / 2, f" {_mib(size)}", fontsize=6.5, color=colour, va="center",
-                      bbox=box)  # fmt: skip
+            axes.text(end, sum(ends) / 2, f" {_mib(size)}", fontsize=6.5, color=colour, va="center", bbox=box)
 
 
 def _legend(axes: Axes, virtual: int) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    chunks = range(min(virtual, len(_FORWARD)))
-    entries: list[Any] = [Patch(color=_FORWARD[c], label=f"forward{_chunk(c, virtual)}") for c in chunks]
-    entries += [Patch(color=_BACKWARD[c], label=f"backward{_chunk(c, virtual)}") for c in chunks]
+    chunks = [f", chunk {chunk}" for chunk in range(min(virtual, len(_FORWARD)))] if virtual > 1 else [""]
+    entries: list[Any] = []
+    for name, colours in (("forward", _FORWARD), ("backward", _BACKWARD)):
+        entries += [Patch(color=colour, label=f"{name}{of}") for colour, of in zip(colours, chunks, strict=False)]
     entries += [Line2D([], [], color=_TO_NEXT, label="history to the next stage")]
     entries += [Line2D([], [], color=_BACK, label="gradients back")]
-    columns = min(len(entries), 10)
-    axes.legend(handles=entries, ncols=columns, frameon=False, fontsize=7.5, loc="lower right",
-                bbox_to_anchor=(1.0, 1.06))  # fmt: skip
-
-
-def _chunk(chunk: int, virtual: int) -> str:
-    return f", chunk {chunk}" if virtual > 1 else ""
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.06)}
+    axes.legend(handles=entries, ncols=min(len(entries), 10), frameon=False, fontsize=7.5, **place)
 
 
 def _draw_hops(axes: Axes, plan: Plan) -> None:
     """What one micro-batch sends over each hop, both ways, beside the one slice of the standard residual."""
-    hops, size = plan.wire.plan.hops(), plan.wire.slice_bytes / _MIB
+    hops, size = plan.wire.plan.hops(), plan.wire.slice_bytes / MIB
     rows = range(len(hops))
     for offset, slices, colour, label in (
         (-0.2, [hop.slices for hop in hops], _TO_NEXT, "history forward"),
@@ -155,8 +141,8 @@ def _draw_hops(axes: Axes, plan: Plan) -> None:
         bars = axes.barh([r + offset for r in rows], [n * size for n in slices], 0.36, color=colour, label=label)
         axes.bar_label(bars, [_mib(n * plan.wire.slice_bytes) for n in slices], fontsize=5.5, padding=2)
     if hops:
-        axes.axvline(size, color="black", linestyle="--", linewidth=1,
-                     label=f"standard residual, {_mib(plan.wire.slice_bytes)}")  # fmt: skip
+        standard = f"standard residual, {_mib(plan.wire.slice_bytes)}"
+        axes.axvline(size, color="black", linestyle="--", linewidth=1, label=standard)
         axes.legend(frameon=False, fontsize=7.5, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0))
     axes.set_yticks(list(rows), [f"{hop.from_stage} -> {hop.to_stage}" for hop in hops], fontsize=7)
     axes.set_ylabel("stages of the hop", labelpad=10)
@@ -165,4 +151,4 @@ def _draw_hops(axes: Axes, plan: Plan) -> None:
 
 
 def _mib(size: float) -> str:
-    return f"{size / _MIB:.3g} MiB" if size >= 0.1 * _MIB else f"{size / 1024:.3g} KiB"
+    return f"{size / MIB:.3g} MiB" if size >= 0.1 * MIB else f"{size / 1024:.3g} KiB"

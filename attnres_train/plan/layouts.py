@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
+from attnres_train.config.keys import all_keys
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.show import config_values
 from attnres_train.engine.config import EngineConfig
 from attnres_train.setup import Setup
 
-Balance = Literal["layers", "cost"]
-
+Recompute = Literal["none", "depth", "block", "layer"]
 MOST_MICRO_BATCH = 8
 """Samples of a micro-batch; more of them seldom make a product faster and never a bubble smaller."""
 MOST_VIRTUAL = 8
 MOST_PIPELINE = 64
-RECOMPUTES: tuple[Literal["none", "depth", "block", "layer"], ...] = ("none", "depth", "block", "layer")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "depth", "block", "layer")
 """From the fastest to the leanest; the first that fits is the one that is timed."""
 
 
@@ -35,42 +36,25 @@ class Layout:
     data: int
     sequence: bool
     micro_batch_size: int
-    recompute: Literal["none", "depth", "block", "layer"]
+    recompute: Recompute
     zero: int = 0
 
     def overrides(self, setup: Setup) -> str:
         """The command-line overrides that make `setup` this layout; what it has already is left out, and what changes
         nothing."""
-        config = setup.config
-        parallel, training, engine = config.parallel, config.training, config.engine
-        layers_per_stage, balance = self._split_as_stated(setup)
-        pairs: list[tuple[str, object, object]] = [
-            ("parallel.tensor", self.tensor, parallel.tensor),
-            ("parallel.pipeline", self.pipeline, parallel.pipeline),
-            ("parallel.virtual", self.virtual, parallel.virtual),
-            ("parallel.sequence", self.sequence, parallel.sequence),
-            ("parallel.layers_per_stage", layers_per_stage, parallel.layers_per_stage),
-            ("parallel.micro_batch_group", None, parallel.micro_batch_group),
-            ("parallel.balance", balance, parallel.balance),
-            ("training.micro_batch_size", self.micro_batch_size, training.micro_batch_size),
-            ("training.accumulation", None, training.accumulation),
-            ("training.recompute", self.recompute, training.recompute),
-        ]
-        wanted_engine = self._engine(engine)
-        pairs.append(("engine.kind", wanted_engine.kind, engine.kind))
-        for name, value in vars(wanted_engine.deepspeed).items():
-            pairs.append((f"engine.deepspeed.{name}", value, getattr(engine.deepspeed, name)))
-        changed = [(key, wanted) for key, wanted, present in pairs if wanted != present]
-        return " ".join(f"--{key} {str(wanted).lower()}" for key, wanted in changed)
+        keys = [key for section in ("parallel", "training", "engine") for key in all_keys() if key.startswith(section)]
+        present, wanted = config_values(setup.config, keys), config_values(self._split_as_stated(setup), keys)
+        return " ".join(f"--{key} {str(wanted[key]).lower()}" for key in keys if wanted[key] != present[key])
 
-    def _split_as_stated(self, setup: Setup) -> tuple[tuple[int, ...] | None, Balance]:
-        """`layers_per_stage` and `balance` that give this layout's split, as near to those of `setup` as can be."""
-        wanted, parallel = setup.changed(self.applied_to(setup.config)), setup.config.parallel
-        for stated in ((parallel.layers_per_stage, parallel.balance), (None, parallel.balance)):
-            made = replace(wanted.config.parallel, layers_per_stage=stated[0], balance=stated[1])
-            if setup.changed(replace(wanted.config, parallel=made)).layers_per_stage == wanted.layers_per_stage:
-                return stated
-        return None, "cost"
+    def _split_as_stated(self, setup: Setup) -> RunConfig:
+        """The configuration of `setup` in this layout, its split told as near to what is stated as can be."""
+        wanted, stated = setup.changed(self.applied_to(setup.config)), setup.config.parallel
+        for layers in (stated.layers_per_stage, None):
+            parallel = replace(wanted.config.parallel, layers_per_stage=layers, balance=stated.balance)
+            made = setup.changed(replace(wanted.config, parallel=parallel))
+            if made.layers_per_stage == wanted.layers_per_stage:
+                return made.config
+        return wanted.config
 
     def applied_to(self, config: RunConfig) -> RunConfig:
         """`config` in this layout. With ZeRO it keeps what else it says of DeepSpeed."""
@@ -85,10 +69,7 @@ class Layout:
             balance="cost",
         )
         training = replace(
-            config.training,
-            micro_batch_size=self.micro_batch_size,
-            accumulation=None,
-            recompute=self.recompute,
+            config.training, micro_batch_size=self.micro_batch_size, accumulation=None, recompute=self.recompute
         )
         return replace(config, parallel=parallel, training=training, engine=self._engine(config.engine))
 
@@ -100,7 +81,7 @@ class Layout:
 
 def families(world: int, devices_per_node: int, num_layers: int) -> Iterator[list[Layout]]:
     """Layouts that differ in what is made again alone, the fastest first."""
-    sizes = [1 << power for power in range(MOST_MICRO_BATCH.bit_length()) if 1 << power <= MOST_MICRO_BATCH]
+    sizes = [1 << power for power in range(MOST_MICRO_BATCH.bit_length())]
     for tensor, pipeline, virtual in _grids(world, devices_per_node, num_layers):
         data = world // (tensor * pipeline)
         zeros = (0, 2, 3) if pipeline == 1 and data > 1 else (0,)

@@ -46,7 +46,7 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True)
-class Visit:
+class VisitBytes:
     """Bytes that one micro-batch keeps on one stage from its forward to its backward."""
 
     activations: int
@@ -57,30 +57,24 @@ class Visit:
 
 def worst_rank_memory(setup: Setup, ranks: Sequence[int] | None = None) -> MemoryPlan:
     """The pipeline rank with the largest total; of `ranks` alone, if given."""
-    plans = []
-    for rank in range(setup.wire.pipeline) if ranks is None else ranks:
-        mine = setup.wire.stages_of(rank)
-        visits = [visit_of(setup, stage) for stage in mine]
-        activations, history = _at_peak(visits, setup.schedule_to_peak, rank)
-        state = state_bytes(setup, rank)
-        buffers = state.padding + _pool_bytes(setup, rank)
-        plans.append(
-            MemoryPlan(
-                rank,
-                state.weights,
-                state.gradients,
-                state.masters,
-                state.moments,
-                activations=activations + max(_made_again_bytes(setup, stage) for stage in mine),
-                depth_history=history + max(_returning_bytes(setup, stage) for stage in mine),
-                buffers=buffers + max(_momentary_bytes(setup, stage) for stage in mine),
-                host=state.host,
-            )
-        )
-    return max(plans, key=lambda plan: plan.total)
+    chosen = range(setup.wire.pipeline) if ranks is None else ranks
+    return max((_rank_memory(setup, rank) for rank in chosen), key=lambda plan: plan.total)
 
 
-def visit_of(setup: Setup, stage: int) -> Visit:
+def _rank_memory(setup: Setup, rank: int) -> MemoryPlan:
+    mine, state = setup.wire.stages_of(rank), dict(vars(state_bytes(setup, rank)))
+    activations, history = _at_peak([visit_bytes(setup, stage) for stage in mine], setup.schedule_to_peak, rank)
+    buffers = state.pop("padding") + _pool_bytes(setup, rank)
+    return MemoryPlan(
+        rank,
+        **state,
+        activations=activations + max(_made_again_bytes(setup, stage) for stage in mine),
+        depth_history=history + max(_returning_bytes(setup, stage) for stage in mine),
+        buffers=buffers + max(_momentary_bytes(setup, stage) for stage in mine),
+    )
+
+
+def visit_bytes(setup: Setup, stage: int) -> VisitBytes:
     """What autograd keeps of one micro-batch on `stage`; the depth mix before its norm is always made again.
 
     A sublayer keeps what its branch states (`Cost.kept`), and its input, the normalised mix, unless recompute is
@@ -100,15 +94,10 @@ def visit_of(setup: Setup, stage: int) -> Visit:
     else:
         kept = _whole_layers(setup, setup.layers_of(stage))
     kept = kept + (costs.embedding.kept if stage == 0 else Elements()) + (costs.head.kept if last else Elements())
-    activations = _bytes(
-        setup,
-        kept,
-        whole_extra=FP32_BYTES * _depth_scalars(wire.layout, readers),
-        divided_extra=setup.padded_vocabulary * FP32_BYTES if last else 0,
-    )
-    return Visit(
-        activations, wire.received_slices(stage) * setup.slice_bytes, wire.owed_slices(stage) * setup.slice_bytes
-    )
+    scalars, logits = _depth_scalars(wire.layout, readers), setup.padded_vocabulary if last else 0
+    activations = _bytes(setup, kept, whole_extra=FP32_BYTES * scalars, divided_extra=FP32_BYTES * logits)
+    size = setup.slice_bytes
+    return VisitBytes(activations, wire.received_slices(stage) * size, wire.owed_slices(stage) * size)
 
 
 def _whole_layers(setup: Setup, layers: range) -> Elements:
@@ -153,7 +142,7 @@ def _returning_bytes(setup: Setup, stage: int) -> int:
     return (came_back + go_on) * setup.slice_bytes
 
 
-def _at_peak(visits: Sequence[Visit], schedule: Schedule, rank: int) -> tuple[int, int]:
+def _at_peak(visits: Sequence[VisitBytes], schedule: Schedule, rank: int) -> tuple[int, int]:
     """Bytes of activations and of history at the moment when a rank whose chunks keep `visits` has most."""
     kept = [visit.activations + visit.history for visit in visits]
     standing = schedule.at_peak(rank, kept, [visit.owed for visit in visits])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from attnres_train.words import counted as counted
+from attnres_train.words import MIB
 
 PAGE_COLUMNS = 120
 _INDENT, _GAP, _NARROWEST = 2, 2, 20
-_MIB = 2**20
 
 
 def table(rows: Sequence[Sequence[str]], *, indent: int = 0, right: Sequence[int] = ()) -> list[str]:
@@ -17,10 +16,8 @@ def table(rows: Sequence[Sequence[str]], *, indent: int = 0, right: Sequence[int
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        cells = [
-            f"{cell:>{w}}" if i in right else f"{cell:<{w}}"
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
+        aligned = enumerate(zip(row, widths, strict=True))
+        cells = [cell.rjust(width) if i in right else cell.ljust(width) for i, (cell, width) in aligned]
         lines.append(" " * indent + (" " * _GAP).join(cells).rstrip())
     return lines
 
@@ -38,4 +35,4 @@ def page_table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> l
 
 def in_mib(size: float) -> str:
     """Bytes as a number of MiB."""
-    return f"{size / _MIB:.3g}" if size < 1000 * _MIB else f"{size / _MIB:,.0f}"
+    return f"{size / MIB:.3g}" if size < 1000 * MIB else f"{size / MIB:,.0f}"

@@ -140,14 +140,14 @@ class _Play:
     def _turn(self, rank: int) -> bool:
         """Play the next turn of `rank`; False if what it needs has not been sent."""
         turn = self.turns[rank][self.position[rank]]
-        (micro_batch, _chunk), stage = turn.visit, self.stages[rank][turn.visit.chunk]
-        arrived = self._arrival(rank, turn.forward, micro_batch, stage)
+        stage = self.stages[rank][turn.visit.chunk]
+        arrived = self._arrival(rank, turn.forward, turn.visit.micro_batch, stage)
         if arrived is None:
             return False
         start = max(self.clock[rank], arrived)
         seconds = (self.costs.forward if turn.forward else self.costs.backward)[stage]
         end = start + seconds
-        self.sent[turn.forward, stage, micro_batch] = (start, end)
+        self.sent[turn.forward, stage, turn.visit.micro_batch] = (start, end)
         self.boxes.append(Box(rank, turn, stage, start, end))
         self.began[rank], self.clock[rank] = start, end
         self.busy[rank] += seconds
@@ -156,36 +156,23 @@ class _Play:
 
     def _arrival(self, rank: int, forward: bool, micro_batch: int, stage: int) -> float | None:
         """When what the turn needs is here; None if it has not been sent."""
-        sender = stage - 1 if forward else stage + 1
+        costs, sender = self.costs, stage - 1 if forward else stage + 1
         if not 0 <= sender < self.wire.num_stages:
             return 0.0
         times = self.sent.get((forward, sender, micro_batch))
         if times is None:
             return None
+        began, ended = times
         from_rank = self.wire.rank_of(sender)
-        hop = self.costs.forward_hops[stage] if forward else self.costs.backward_hops[sender]
+        hop = costs.forward_hops[stage] if forward else costs.backward_hops[sender]
         if from_rank == rank or hop == 0.0:
-            return times[1]
-        posted = self.began[rank] if self.costs.ahead else self.clock[rank]
-        return self._travel(from_rank, forward, micro_batch, (sender, stage), hop, times, posted)
-
-    def _travel(
-        self,
-        from_rank: int,
-        forward: bool,
-        micro_batch: int,
-        stages: tuple[int, int],
-        hop: float,
-        sent: tuple[float, float],
-        posted: float,
-    ) -> float:
-        began, ended = sent
-        early = self.costs.early_shares[stages[1]] * hop if forward and self.costs.ahead else 0.0
+            return ended
+        posted = self.began[rank] if costs.ahead else self.clock[rank]
+        early = costs.early_shares[stage] * hop if forward and costs.ahead else 0.0
         free = self.lanes.get((from_rank, forward), 0.0)
-        first = max(began, posted, free) + early
-        start = max(ended, posted, free, first)
+        start = max(ended, posted, free, max(began, posted, free) + early)
         gone = start + hop - early
         self.lanes[from_rank, forward] = gone
-        end = gone + self.costs.latencies[max(stages)]
-        self.messages.append(Message(*stages, micro_batch, forward, start, end))
+        end = gone + costs.latencies[max(sender, stage)]
+        self.messages.append(Message(sender, stage, micro_batch, forward, start, end))
         return end

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
+from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan.devices import Device
 from attnres_train.section import section
+from attnres_train.words import GIB
 
-GIB = 2**30
 RESERVED_SHARE = 0.1
 """Of a device's memory, for what a plan does not count: the allocator's fragments, the CUDA context, NCCL. An
 assumption."""
@@ -105,9 +106,13 @@ class Machine:
     """Whether `near` is the sum of links to each neighbour in the node, and not what a switch gives to any two."""
 
     @property
-    def usable_bytes(self) -> float:
+    def usable_gib(self) -> float:
         """Of a device's memory, for tensors."""
-        return self.memory_gib * GIB * (1 - RESERVED_SHARE)
+        return self.memory_gib * (1 - RESERVED_SHARE)
+
+    @property
+    def usable_bytes(self) -> float:
+        return self.usable_gib * GIB
 
     def near_of(self, ranks: int) -> Link:
         """`near` of each of `ranks` ranks of a node that talk among themselves."""
@@ -120,6 +125,51 @@ class Machine:
     def rates(self, ranks: int) -> Rates:
         """Of each of `ranks` ranks at work."""
         return self.alone if ranks == 1 else self.together
+
+
+@dataclass(frozen=True)
+class Links:
+    """Which link the ranks of a setup on a machine talk over: inside a node, or between nodes.
+
+    Tensor ranks lie together, then data ranks, then pipeline ranks: the order in which megatron-core numbers them.
+    """
+
+    machine: Machine
+    wire: WirePlan
+    tensor: int
+    data: int
+
+    @property
+    def inside(self) -> int:
+        """Ranks between a rank and the next of its pipeline."""
+        return self.tensor * self.data
+
+    def between_tensor_ranks(self) -> Link:
+        inside_a_node = self.tensor <= self.machine.devices_per_node
+        return self.machine.near_of(self.tensor) if inside_a_node else self.machine.far
+
+    def between_data_ranks(self) -> tuple[Link, Link]:
+        """The link of a data rank to those in its node, and to those in others."""
+        in_node = min(self.data, max(1, self.machine.devices_per_node // self.tensor))
+        return self.machine.near_of(in_node), self.machine.far
+
+    def into(self, stage: int) -> Link:
+        """The link that leads into `stage`."""
+        near = self.machine.near_of(2)
+        if stage == 0:
+            return near
+        node, ranks = self.machine.devices_per_node, (self.wire.rank_of(stage - 1), self.wire.rank_of(stage))
+        # A micro-batch of one replica may stay inside a node while another's crosses: the slowest sets the pace.
+        here, there = (range(rank * self.inside, (rank + 1) * self.inside) for rank in ranks)
+        crosses = any(a // node != b // node for a, b in zip(here, there, strict=True))
+        return self.machine.far if crosses else near
+
+    def data_rate(self, near: float, far: float) -> float:
+        """Bus rate of a ring of the data ranks, of those inside a node and between nodes: every rank of a node brings
+        its own share of the network."""
+        if self.inside <= self.machine.devices_per_node:
+            return near
+        return min(near, far * max(1, self.machine.devices_per_node // self.tensor))
 
 
 def machine_of(device: Device, precision: str, efficiency: float | None = None) -> Machine:
@@ -149,8 +199,8 @@ def machine_of(device: Device, precision: str, efficiency: float | None = None) 
         devices_per_node=device.devices_per_node,
         alone=rates,
         together=rates,
-        near=_link(LINK_EFFICIENCY * device.link_bytes_per_second, LINK_LATENCY_SECONDS),
-        far=_link(NETWORK_EFFICIENCY * device.network_bytes_per_second, NETWORK_LATENCY_SECONDS),
+        near=even_link(LINK_EFFICIENCY * device.link_bytes_per_second, LINK_LATENCY_SECONDS),
+        far=even_link(NETWORK_EFFICIENCY * device.network_bytes_per_second, NETWORK_LATENCY_SECONDS),
         disk_bytes_per_second=DISK_BYTES_PER_SECOND,
         asynchronous=True,
         measured=False,
@@ -164,12 +214,7 @@ def machine_of(device: Device, precision: str, efficiency: float | None = None) 
     )
 
 
-def _link(bytes_per_second: float, latency: float) -> Link:
-    return Link(
-        send_bytes_per_second=bytes_per_second,
-        send_latency_seconds=latency,
-        all_reduce_bytes_per_second=bytes_per_second,
-        reduce_scatter_bytes_per_second=bytes_per_second,
-        all_gather_bytes_per_second=bytes_per_second,
-        collective_latency_seconds=latency,
-    )
+def even_link(bytes_per_second: float, latency: float) -> Link:
+    """A link that does all at one rate and begins all after the same time."""
+    names = Link.__dataclass_fields__
+    return Link(**{name: latency if name.endswith("latency_seconds") else bytes_per_second for name in names})

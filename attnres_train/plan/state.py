@@ -1,20 +1,25 @@
-"""Bytes of weights, gradients, masters and moments on one rank, to the byte for megatron-core's engine."""
+"""Bytes of weights, gradients, masters and moments on one rank, to the byte for megatron-core's engine.
+
+megatron-core 0.16.1 (`_ParamAndGradBuffer`) lays a chunk's parameters of one dtype end to end in reverse order and cuts
+them over the data ranks. Each starts at a multiple of 64 elements, a bucket ends at a multiple of 128 and of the data
+ranks, and each data rank owns an equal part of every bucket. Without overlap there is one bucket, but a tied table that
+two stages hold has its own.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import lcm
 
 from attnres_train.engine.config import DeepSpeedSection, EngineConfig
 from attnres_train.model.tensors import TensorSpec
-from attnres_train.plan.partition import shares
 from attnres_train.setup import FP32_BYTES, Setup, StageTensors
 
 _MOMENTS_BYTES = 2 * FP32_BYTES
-Chunks = Sequence[Sequence[TensorSpec]]
-"""The tensors of every chunk of a rank."""
+_START_MULTIPLE, _END_MULTIPLE = 64, 128
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,14 @@ def _of_stages(
     stages: tuple[StageTensors, ...], tensor: int, data: int, element: int, engine: EngineConfig
 ) -> StateBytes:
     """Kept, since advice asks for the same stages in many setups."""
-    chunks = [stage.tensors for stage in stages]
-    singles, rounded = _split(chunks, lambda spec: spec.fp32 or element == FP32_BYTES)
-    held, single = sum(stage.held(tensor) for stage in stages), _held(singles, tensor)
+    singles = [[spec for spec in stage.tensors if spec.fp32 or element == FP32_BYTES] for stage in stages]
+    held = sum(stage.held(tensor) for stage in stages)
+    single = sum(spec.held(tensor) for chunk in singles for spec in chunk)
     weights = element * (held - single) + FP32_BYTES * single
     if engine.kind == "deepspeed":
-        whole = element * _at_work(chunks, tensor)
-        return _zero_bytes(engine.deepspeed, data, held, single, weights, whole)
+        at_work = element * _at_work([spec for stage in stages for spec in stage.tensors], tensor)
+        return _zero_bytes(engine.deepspeed, data, held, single, weights, at_work)
+    rounded = [[spec for spec in stage.tensors if not (spec.fp32 or element == FP32_BYTES)] for stage in stages]
     of_rounded, of_single = shares(rounded, tensor, data), shares(singles, tensor, data)
     padding = (of_rounded.padded - held + single) * (element + FP32_BYTES)
     padding += (of_single.padded - single) * 2 * FP32_BYTES
@@ -58,16 +64,6 @@ def _of_stages(
         (FP32_BYTES * a, _MOMENTS_BYTES * (a + b)) for a, b in zip(of_rounded.owned, of_single.owned, strict=True)
     )
     return StateBytes(weights, FP32_BYTES * held, masters, moments, padding)
-
-
-def _split(chunks: Chunks, chosen: Callable[[TensorSpec], bool]) -> tuple[Chunks, Chunks]:
-    """The chosen tensors of every chunk, and the others."""
-    yes = [[spec for spec in chunk if chosen(spec)] for chunk in chunks]
-    return yes, [[spec for spec in chunk if not chosen(spec)] for chunk in chunks]
-
-
-def _held(chunks: Chunks, tensor: int) -> int:
-    return sum(spec.held(tensor) for chunk in chunks for spec in chunk)
 
 
 def _zero_bytes(
@@ -93,9 +89,52 @@ def _zero_bytes(
     return StateBytes(weights, gradients + own, masters, moments)
 
 
-def _at_work(chunks: Chunks, tensor: int) -> int:
+def _at_work(tensors: Sequence[TensorSpec], tensor: int) -> int:
     """Elements that ZeRO-3 has whole at once: what is not divided, and the largest layer or table."""
     parts = Counter[str]()
-    for spec in (spec for chunk in chunks for spec in chunk if spec.divided):
-        parts[spec.part] += spec.held(tensor)
-    return max(parts.values(), default=0) + sum(s.size for chunk in chunks for s in chunk if not s.divided)
+    for spec in tensors:
+        parts[spec.part] += spec.held(tensor) if spec.divided else 0
+    return max(parts.values(), default=0) + sum(spec.size for spec in tensors if not spec.divided)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of one dtype's parameters on the chunks of a rank: elements with padding, and of parameters by data rank."""
+
+    padded: int
+    owned: tuple[int, ...]
+
+
+def shares(chunks: Sequence[Sequence[TensorSpec]], tensor: int, data: int) -> Shares:
+    """Of the parameters of all `chunks` of a rank, each in the order of the model, over `data` ranks."""
+    padded, owned = 0, [0] * data
+    for bucket in (bucket for chunk in chunks for bucket in _buckets(chunk)):
+        padded += _add_bucket([parameter.held(tensor) for parameter in bucket], data, owned)
+    return Shares(padded, tuple(owned))
+
+
+def _buckets(chunk: Sequence[TensorSpec]) -> list[list[TensorSpec]]:
+    buckets: list[list[TensorSpec]] = [[]]
+    for parameter in reversed(chunk):
+        if parameter.copies > 1:
+            buckets += [[parameter], []]
+        else:
+            buckets[-1].append(parameter)
+    return [bucket for bucket in buckets if bucket]
+
+
+def _add_bucket(sizes: Sequence[int], data: int, owned: list[int]) -> int:
+    """Add what each data rank owns of a bucket, its share without the gaps in it; returns the bucket's padded size."""
+    gaps, end = [], 0
+    for size in sizes:
+        start = -(-end // _START_MULTIPLE) * _START_MULTIPLE
+        gaps.append((end, start))
+        end = start + size
+    multiple = lcm(data, _END_MULTIPLE)
+    padded = -(-end // multiple) * multiple
+    share = padded // data
+    owned[:] = [elements + share for elements in owned]
+    for start, stop in (*gaps, (end, padded)):
+        for rank in range(start // share, -(-stop // share)):
+            owned[rank] -= min(stop, (rank + 1) * share) - max(start, rank * share)
+    return padded

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnres_train.plan.links import Links
-from attnres_train.plan.speeds import Link, Rates
+from attnres_train.plan.speeds import Link, Links, Rates
 from attnres_train.setup import FP32_BYTES, Setup
 
 ADAM_BYTES = 28

@@ -15,35 +15,18 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attnres_train.plan.checkpoint import plan_checkpoint
-from attnres_train.plan.links import Links
 from attnres_train.plan.simulate import Played, TurnSeconds, play, play_long
-from attnres_train.plan.speeds import Machine, Rates
+from attnres_train.plan.speeds import Links, Machine, Rates
 from attnres_train.plan.step_end import EndSeconds, end_seconds
 from attnres_train.plan.work import StageWork, Work, Worker
 from attnres_train.setup import Setup
 
-KINDS = (
-    "layers",
-    "attention",
-    "elements",
-    "depth_mix",
-    "head",
-    "recompute",
-    "gradient_sums",
-    "host",
-    "tensor_parallel",
-    "data_parallel",
-    "optimizer",
-    "waiting",
+TIME_KINDS = (
+    *("layers", "attention", "elements", "depth_mix", "head", "recompute", "gradient_sums", "host"),
+    *("tensor_parallel", "data_parallel", "optimizer", "waiting"),
 )
-
-
 Seconds = defaultdict[str, float]
 """By kind."""
-
-
-def _counted(**kinds: float) -> Seconds:
-    return defaultdict(float, kinds)
 
 
 @dataclass(frozen=True)
@@ -102,12 +85,8 @@ class Timing:
             hops = costs.forward_hops[stage] * (1 - costs.early_shares[stage]) + costs.backward_hops[stage]
             before.append(before[-1] + costs.forward[stage - 1] + costs.backward[stage - 1] + hops)
         visits = [a + b for a, b in zip(costs.forward, costs.backward, strict=True)]
-        return self._with_end(
-            [
-                start + self.micro_batches * sum(visits[stage] for stage in self.wire.stages_of(rank))
-                for rank, start in enumerate(before)
-            ]
-        )
+        of_ranks = (sum(visits[stage] for stage in self.wire.stages_of(rank)) for rank in range(self.wire.pipeline))
+        return self._with_end([start + self.micro_batches * own for start, own in zip(before, of_ranks, strict=True)])
 
     @cached_property
     def _even_visit(self) -> float:
@@ -126,20 +105,19 @@ class Timing:
 
     @cached_property
     def costs(self) -> TurnSeconds:
-        stages = range(self.wire.num_stages)
-        size = self.setup.slice_bytes
+        stages, size = range(self.wire.num_stages), self.setup.slice_bytes
         links = [self.links.into(stage) for stage in stages]
         eager = not self.machine.asynchronous if self.parallel.eager is None else self.parallel.eager
 
-        def seconds(slices: int, stage: int) -> float:
-            return slices * size / links[stage].send_bytes_per_second
+        def seconds(slices: list[int]) -> tuple[float, ...]:
+            return 0.0, *(n * size / link.send_bytes_per_second for n, link in zip(slices, links[1:], strict=True))
 
-        hops = [None, *self.wire.hops()]
+        hops = self.wire.hops()
         return TurnSeconds(
             forward=tuple(sum(forward.values()) for forward, _ in self.visits),
             backward=tuple(sum(backward.values()) for _, backward in self.visits),
-            forward_hops=tuple(seconds(hop.slices, hop.to_stage) if hop else 0.0 for hop in hops),
-            backward_hops=tuple(seconds(hop.slices_back, hop.to_stage) if hop else 0.0 for hop in hops),
+            forward_hops=seconds([hop.slices for hop in hops]),
+            backward_hops=seconds([hop.slices_back for hop in hops]),
             early_shares=tuple(self._early_share(stage) if eager and stage else 0.0 for stage in stages),
             latencies=tuple(link.send_latency_seconds for link in links),
             ahead=eager or (self.parallel.overlap and self.parallel.virtual > 1),
@@ -149,9 +127,8 @@ class Timing:
         """Everything."""
         played = play_long(self.setup.schedule, self.wire, self.costs)
         step, end = self._with_end(played.finish), self.end
-        busiest = max(
-            range(self.wire.pipeline), key=lambda rank: played.busy[rank] + end[rank].reduce + end[rank].update
-        )
+        work = [busy + after.reduce + after.update for busy, after in zip(played.busy, end, strict=True)]
+        busiest = work.index(max(work))
         kinds = self._kinds_of(busiest)
         kinds["data_parallel"] = end[busiest].reduce + end[busiest].gather
         kinds["optimizer"] = end[busiest].update
@@ -163,7 +140,7 @@ class Timing:
             schedule_seconds=played.seconds,
             bubble_fraction=played.bubble_fraction,
             busiest_rank=busiest,
-            kinds={kind: kinds[kind] for kind in KINDS},
+            kinds={kind: kinds[kind] for kind in TIME_KINDS},
             stages=tuple(StageSeconds(f, b) for f, b in zip(self.costs.forward, self.costs.backward, strict=True)),
             tokens_per_second=self.setup.step_tokens / step,
             model_flops_utilisation=self.setup.step_flops / (step * world * self.machine.peak_flops_per_second),
@@ -185,7 +162,7 @@ class Timing:
         return reduced + max(end.update + end.gather for end in self.end)
 
     def _kinds_of(self, rank: int) -> Seconds:
-        kinds = _counted(**dict.fromkeys(KINDS, 0.0))
+        kinds: Seconds = defaultdict(float, dict.fromkeys(TIME_KINDS, 0.0))
         for stage in self.wire.stages_of(rank):
             for direction in self.visits[stage]:
                 for kind, seconds in direction.items():
@@ -194,14 +171,14 @@ class Timing:
 
     def _backward(self, work: StageWork) -> Seconds:
         own, again = self._seconds(work.backward), self._seconds(work.again)
-        crossing = again.pop("tensor_parallel", 0.0)
-        own["tensor_parallel"] += crossing
+        own["tensor_parallel"] += again.pop("tensor_parallel")
         own["recompute"] += sum(again.values())
         return own
 
     def _seconds(self, work: Work) -> Seconds:
         rates = self.rates
-        seconds = _counted(
+        seconds: Seconds = defaultdict(
+            float,
             layers=work.layer_flops / rates.matmul_flops_per_second,
             attention=work.attention_flops / rates.attention_flops_per_second,
             head=work.head_flops / rates.head_flops_per_second + work.head_bytes / rates.softmax_bytes_per_second,

@@ -22,7 +22,7 @@ class RankTraffic:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficPlan:
     """Hops in bytes of one micro-batch on one tensor rank; a step's totals are over all ranks."""
 
     plan: WirePlan
@@ -41,42 +41,34 @@ class Traffic:
         return self.plan.slices_total * self.slice_bytes
 
     def as_json(self) -> dict[str, Any]:
-        plan = self.plan
+        plan, size = self.plan, self.slice_bytes
         return {
             "history_cache": "on" if plan.cache else "off",
             "exact_gradients": plan.exact_gradients or not plan.cache,
-            "hops": [self._hop_json(hop) for hop in plan.hops()],
-            "slices_total": plan.slices_total,
-            "slices_max": plan.slices_max,
-            "slices_standard": plan.slices_standard,
+            "hops": [_hop_json(hop, size) for hop in plan.hops()],
+            **{name: getattr(plan, name) for name in ("slices_total", "slices_max", "slices_standard")},
             "slices_whole_prefix": replace(plan, cache=False, exact_gradients=False).slices_total,
             "slices_back_total": plan.slices_back_total,
             "bytes_total": self.bytes_total,
-            "bytes_back_total": plan.slices_back_total * self.slice_bytes,
+            "bytes_back_total": plan.slices_back_total * size,
             "step_forward_bytes": self.step_forward_bytes,
             "step_backward_bytes": self.step_backward_bytes,
             "ranks": [asdict(rank) for rank in self.ranks],
         }
 
-    def _hop_json(self, hop: Hop) -> dict[str, Any]:
-        return {
-            "from": hop.from_stage,
-            "to": hop.to_stage,
-            "sources": list(hop.sources),
-            "partial": hop.partial,
-            "slices": hop.slices,
-            "bytes": hop.slices * self.slice_bytes,
-            "returned": list(hop.returned),
-            "bytes_back": hop.slices_back * self.slice_bytes,
-        }
+
+def _hop_json(hop: Hop, size: int) -> dict[str, Any]:
+    of_sources = {"sources": list(hop.sources), "partial": hop.partial, "slices": hop.slices}
+    back = {"returned": list(hop.returned), "bytes_back": hop.slices_back * size}
+    return {"from": hop.from_stage, "to": hop.to_stage, **of_sources, "bytes": hop.slices * size, **back}
 
 
-def plan_traffic(setup: Setup) -> Traffic:
+def plan_traffic(setup: Setup) -> TrafficPlan:
     """The traffic of a step."""
     wire = setup.wire
     copies = setup.slice_bytes * setup.micro_batches * setup.data * setup.config.parallel.tensor
     ranks = tuple(_rank(setup, rank) for rank in range(wire.pipeline))
-    return Traffic(wire, setup.slice_bytes, ranks, wire.slices_total * copies, wire.slices_back_total * copies)
+    return TrafficPlan(wire, setup.slice_bytes, ranks, wire.slices_total * copies, wire.slices_back_total * copies)
 
 
 def _rank(setup: Setup, rank: int) -> RankTraffic:

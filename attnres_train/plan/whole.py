@@ -11,7 +11,7 @@ from attnres_train.plan.checkpoint import CheckpointPlan, plan_checkpoint
 from attnres_train.plan.memory import MemoryPlan, worst_rank_memory
 from attnres_train.plan.speeds import Machine
 from attnres_train.plan.timing import TimePlan, Timing
-from attnres_train.plan.traffic import Traffic, plan_traffic
+from attnres_train.plan.traffic import TrafficPlan, plan_traffic
 from attnres_train.plan.work import Worker
 from attnres_train.setup import Setup
 
@@ -43,7 +43,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     bubble_fraction: float
     learning_rates: tuple[float, ...]
-    wire: Traffic
+    wire: TrafficPlan
     tensor_bytes: float
     """That the tensor ranks of the busiest pipeline rank reduce in a step; 0 without tensor parallelism."""
     memory: MemoryPlan
@@ -65,10 +65,7 @@ class Plan:
 
 
 def plan(
-    config: RunConfig,
-    world_size: int | None = None,
-    vocabulary: int | None = None,
-    machine: Machine | None = None,
+    config: RunConfig, world_size: int | None = None, vocabulary: int | None = None, machine: Machine | None = None
 ) -> Plan:
     """The plan of a checked configuration on `world_size` ranks; None stands for one replica of the model.
 
@@ -82,14 +79,15 @@ def plan(
 
 def plan_of(setup: Setup, machine: Machine | None = None) -> Plan:
     """The same of a setup."""
-    config, parallel = setup.config, setup.config.parallel
+    config, parallel, steps = setup.config, setup.config.parallel, setup.config.training.steps
+    shown = range(1, min(steps, _RATES_SHOWN) + 1)
     return Plan(
         setup=setup,
         parameters_total=setup.description.parameters,
         parameters_per_rank=tuple(setup.held_by(rank) for rank in range(parallel.pipeline)),
         stages=_stages(setup),
         bubble_fraction=bubble_fraction(parallel.pipeline, parallel.virtual, setup.micro_batches),
-        learning_rates=_first_rates(config),
+        learning_rates=tuple(learning_rate(config.optimizer, config.schedule, steps, step) for step in shown),
         wire=plan_traffic(setup),
         tensor_bytes=Worker(setup).tensor_bytes() * setup.micro_batches,
         memory=worst_rank_memory(setup),
@@ -114,9 +112,3 @@ def _stages(setup: Setup) -> tuple[StagePlan, ...]:
         )
         for stage, layers in enumerate(setup.layers_per_stage)
     )
-
-
-def _first_rates(config: RunConfig) -> tuple[float, ...]:
-    total = config.training.steps
-    shown = range(1, min(total, _RATES_SHOWN) + 1)
-    return tuple(learning_rate(config.optimizer, config.schedule, total, step) for step in shown)

@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import add
+from typing import NamedTuple
 
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.modes.choose import mode_of
@@ -43,8 +45,7 @@ OPERATIONS_BACKWARD = 2.0
 """Operations of backward over forward, gradient sums included."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """A sum of work. `*_flops` and `*_bytes` of computing; `operations` of the host; collectives of the tensor ranks
     by kind, in bytes of the whole tensor and in number."""
 
@@ -61,12 +62,8 @@ class Work:
     all_gather_bytes: float = 0.0
     collectives: float = 0.0
 
-    def __add__(self, other: Work) -> Work:
-        return Work(*(a + b for a, b in zip(self.values, other.values, strict=True)))
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        return tuple(vars(self).values())  # in the order of the fields, in which they were set
+    def __add__(self, other: Work) -> Work:  # type: ignore[override]
+        return Work._make(map(add, self, other))
 
 
 @dataclass(frozen=True)
@@ -139,12 +136,11 @@ class Worker:
         return layers if spans_of(self.setup, stage) else Work()
 
     def _forward(self, cost: Cost) -> Work:
+        passes = cost.passes.divided / self.tensor + cost.passes.whole / self.shards
         compute = Work(
             layer_flops=2 * cost.matrices * self.tokens / self.tensor,
             attention_flops=cost.attended * self.setup.config.training.sequence_length * self.tokens / self.tensor,
-            element_bytes=self.tokens
-            * self.element
-            * (cost.passes.divided / self.tensor + cost.passes.whole / self.shards),
+            element_bytes=self.tokens * self.element * passes,
             operations=cost.operations,
         )
         return compute + self._collectives(cost.gathers, cost.scatters)

@@ -2,8 +2,7 @@
 
 run_folder.py       a folder as plain values; what is damaged is told
 curves.py           arrays of a tag, smoothed and thinned
-compute.py          model FLOPs and parameters, from what the files say
-facts.py            a row a run; what differs between configurations
+facts.py            a row a run, its compute and parameters among them; what differs between configurations
 charts.py           what a figure shows, as plain values
 training_charts.py  loss, optimization, speed, memory; depth_charts.py maps and sizes by depth
 live.py, still.py   the same values as figures of plotly and of matplotlib

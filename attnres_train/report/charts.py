@@ -21,8 +21,8 @@ _USUAL, _BEYOND = (0.03, 0.97), 20
 
 Style = Literal["line", "pale", "points", "dashed", "area"]
 """`pale`: thin behind a smoothed line. `points`: a line with a mark at each value. `area`: on the areas before it."""
-Kind = Literal["attention", "mlp", "head"]
-LABEL_COLOURS: Mapping[Kind, str] = {"attention": ATTENTION, "mlp": MLP, "head": HEAD}
+ReaderKind = Literal["attention", "mlp", "head"]
+LABEL_COLOURS: Mapping[ReaderKind, str] = {"attention": ATTENTION, "mlp": MLP, "head": HEAD}
 """As on the maps of a run."""
 
 
@@ -35,7 +35,7 @@ class Series:
     y: Numbers
     colour: str
     style: Style = "line"
-    kinds: Sequence[Kind] | None = None
+    kinds: Sequence[ReaderKind] | None = None
     """What each point stands for, as its mark: a circle for attention, a square for an MLP, a diamond for the head."""
     low: Numbers | None = None
     high: Numbers | None = None
@@ -83,7 +83,7 @@ class Maps:
 
     name: str
     title: str
-    rows: Sequence[tuple[str, Kind]]
+    rows: Sequence[tuple[str, ReaderKind]]
     columns: Sequence[str]
     steps: Sequence[int]
     cells: Sequence[NDArray[np.float64]]
@@ -109,6 +109,12 @@ class Table:
     note: str = ""
     folded: bool = False
 
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], first_number: int, note: str = "") -> Table:
+        """Of at least one row of cells by column; from the column `first_number` on they are numbers."""
+        head = list(rows[0])
+        return cls(head, [list(row.values()) for row in rows], range(first_number, len(head)), note)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -131,7 +137,7 @@ def colour_of(position: int) -> str:
     return COLOURS[position % len(COLOURS)]
 
 
-def kind_of(reader: str) -> Kind:
+def reader_kind(reader: str) -> ReaderKind:
     """What the reader of this name is."""
     if reader.endswith("attention"):
         return "attention"

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from attnres_train.observe.depth_look import DepthLook, ReaderLook
+from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_map import column_name, has_shares, map_cells, map_columns, shows_shares
-from attnres_train.report.charts import Chart, Maps, Section, Series, both_in_legend, colour_of, kind_of
+from attnres_train.report.charts import Chart, Maps, Section, Series, Style, both_in_legend, colour_of, reader_kind
 from attnres_train.report.curves import Numbers
 from attnres_train.report.run_folder import RunFiles
 
-Value = Callable[[ReaderLook], float | None]
 _MOST_TICKS = 40
 _MOST_CELLS = 200_000
 """Of all maps of a run, so that the page of a deep model stays light; the first and the last look stay."""
-BY_DEPTH: Sequence[tuple[str, str, str, bool, Value]] = (
-    ("input-rms", "What a sublayer reads", "rms before its norm", True, lambda r: r.input_rms),
-    ("output-rms", "What a sublayer puts out", "rms", True, lambda r: r.output_rms),
-    ("partial-rms", "The running sum after a sublayer", "rms", True, lambda r: r.partial_rms),
-    ("gradient-rms", "Gradient of a sublayer's output", "rms, of summed losses", True, lambda r: r.gradient_rms),
-    ("query-norm", "Norm of a reader's query", "norm", False, lambda r: r.query_norm),
-    ("entropy", "Entropy of a reader's weights", "nats", False, lambda r: r.entropy),
-    ("on-embedding", "Weight on the embedding", "mean weight", False, lambda r: r.on_embedding),
-    ("on-newest", "Weight on the newest complete source", "mean weight", False, lambda r: r.on_newest),
-    ("on-partial", "Weight on the partial", "mean weight", False, lambda r: r.on_partial),
+BY_DEPTH: Sequence[tuple[str, str, str, bool]] = (
+    ("input_rms", "What a sublayer reads", "rms before its norm", True),
+    ("output_rms", "What a sublayer puts out", "rms", True),
+    ("partial_rms", "The running sum after a sublayer", "rms", True),
+    ("gradient_rms", "Gradient of a sublayer's output", "rms, of summed losses", True),
+    ("query_norm", "Norm of a reader's query", "norm", False),
+    ("entropy", "Entropy of a reader's weights", "nats", False),
+    ("on_embedding", "Weight on the embedding", "mean weight", False),
+    ("on_newest", "Weight on the newest complete source", "mean weight", False),
+    ("on_partial", "Weight on the partial", "mean weight", False),
 )
-"""File name, title, unit, whether the scale is logarithmic, and the value of a reader."""
+"""Attribute of a reader's look, title, unit, and whether the scale is logarithmic."""
 
 
 def map_section(runs: Sequence[RunFiles]) -> Section:
@@ -50,8 +49,8 @@ def by_depth_section(runs: Sequence[RunFiles]) -> Section:
         "gradients are what attention over depth is for."
     )
     charts = [
-        by_depth_chart(f"depth-{name}", title, unit, logarithmic, list(_first_and_last(runs, value)))
-        for name, title, unit, logarithmic, value in BY_DEPTH
+        by_depth_chart(f"depth-{what.replace('_', '-')}", title, unit, logarithmic, list(_first_and_last(runs, what)))
+        for what, title, unit, logarithmic in BY_DEPTH
     ]
     return Section("By depth", text, [chart for chart in charts if chart.series])
 
@@ -72,7 +71,7 @@ def depth_maps(run: RunFiles, number: int) -> Maps | None:
     return Maps(
         f"depth-map-{number + 1}",
         f"Where readers look: {run.label}",
-        [(reader.name, kind_of(reader.name)) for reader in last.readers],
+        [(reader.name, reader_kind(reader.name)) for reader in last.readers],
         [column_name(column) for column in columns],
         [step for step, _ in alike],
         cells,
@@ -92,28 +91,27 @@ def by_depth_chart(name: str, title: str, unit: str, logarithmic: bool, series: 
     return Chart(name, title, label, unit, series, y_log=logarithmic, x_ticks=ticks, from_zero=not logarithmic)
 
 
-def profile(look: DepthLook, value: Value) -> tuple[Numbers, Numbers, list[str]] | None:
-    """Position, value and name of the readers that have one; None where none has."""
-    found = [(i, v, r.name) for i, r in enumerate(look.readers) if (v := value(r)) is not None and math.isfinite(v)]
+def profile(look: DepthLook, what: str) -> tuple[Numbers, Numbers, list[str]] | None:
+    """Position, value and name of the readers that have one of this attribute; None where none has."""
+    known = ((position, getattr(reader, what), reader.name) for position, reader in enumerate(look.readers))
+    found = [point for point in known if point[1] is not None and math.isfinite(point[1])]
     if not found:
         return None
     positions, values, names = zip(*found, strict=True)
     return np.array(positions, dtype=np.float64), np.array(values, dtype=np.float64), list(names)
 
 
-def _first_and_last(runs: Sequence[RunFiles], value: Value) -> Iterator[Series]:
+def _first_and_last(runs: Sequence[RunFiles], what: str) -> Iterator[Series]:
     both = both_in_legend(len(runs))
     for number, run in enumerate(runs):
         looks = [run.looks[0], run.looks[-1]] if len(run.looks) > 1 else list(run.looks)
         for step, look in looks:
-            points = profile(look, value)
-            if points is not None:
+            if (points := profile(look, what)) is not None:
                 x, y, names = points
-                style = "points" if step == looks[-1][0] else "dashed"
-                kinds = [kind_of(name) for name in names]
-                legend = {"in_legend": both or style == "points", "group": "" if both else run.label}
-                label, colour = f"{run.label}, step {step:,}", colour_of(number)
-                yield Series(label, x, y, colour, style, kinds, **legend)  # type: ignore[arg-type]
+                style: Style = "points" if step == looks[-1][0] else "dashed"
+                kinds, group = [reader_kind(name) for name in names], "" if both else run.label
+                label, shown = f"{run.label}, step {step:,}", both or style == "points"
+                yield Series(label, x, y, colour_of(number), style, kinds, in_legend=shown, group=group)
 
 
 def _weighs(run: RunFiles) -> bool:

@@ -1,4 +1,4 @@
-"""The facts of a run in a row, and what differs between the configurations of several."""
+"""The facts of a run in a row, its compute among them, and what differs between the configurations of several."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from attnres_train.config.build import show_value
-from attnres_train.config.keys import NONE_TEXT
+from attnres_train.config.build import build, show_value
+from attnres_train.config.keys import NONE_TEXT, all_keys
+from attnres_train.config.run_config import RunConfig
+from attnres_train.errors import Refused
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.report.charts import Table
-from attnres_train.report.compute import flops_per_token, parameters
 from attnres_train.report.curves import FEWEST_SMOOTHED, Curve, smoothed
 from attnres_train.report.run_folder import RunFiles
+from attnres_train.setup import Setup
 
 NOT_THERE = "–"
 
@@ -95,42 +97,77 @@ def gradient_spread(look: DepthLook) -> float | None:
     return _ratio(max(sizes), min(sizes)) if sizes else None
 
 
+def flops_per_token(run: RunFiles) -> float | None:
+    """Model FLOPs a token, by the run or else by its configuration; None where neither tells."""
+    return _fact(run, "flops_per_token")
+
+
+def parameters(run: RunFiles) -> int | None:
+    """Parameters of the whole model; None likewise."""
+    found = _fact(run, "parameters")
+    return None if found is None else int(found)
+
+
+def _fact(run: RunFiles, name: str) -> float | None:
+    found = run.facts.get(name)
+    if isinstance(found, int | float):
+        return found
+    config = run_config(run.config)
+    try:
+        return None if config is None else float(getattr(Setup.of(config), name))
+    except Refused:  # nobody knows its vocabulary
+        return None
+
+
+def run_config(values: Mapping[str, Any] | None) -> RunConfig | None:
+    """The configuration of `config.toml`'s values; None where they are those of another version or damaged."""
+    keys = all_keys()
+    if values is None or not values.keys() <= keys.keys():
+        return None
+    config, wrong, missing = build(dict(values), keys, lambda key: key)
+    return None if wrong or missing else config
+
+
 def facts_tables(facts: Sequence[Facts], span: float | None = None) -> list[Table]:
     """Each with a row a run: what was trained, what came out, and the losses of named validation sets. Of one table
     half would lie beyond a small window."""
-    trained = ["run", "residual", "layers", "parameters", "steps", "tokens", "model FLOPs", "tokens/s (median)"]
-    rows = [
-        [
-            *(fact.run, fact.mode or NOT_THERE, _count(fact.layers), _count(fact.parameters), _steps(fact)),
-            *(_count(fact.tokens), _short(fact.model_flops, "3g"), _short(fact.tokens_per_second, "0f")),
-        ]
+    trained = [
+        {
+            "run": fact.run,
+            "residual": fact.mode or NOT_THERE,
+            "layers": _count(fact.layers),
+            "parameters": _count(fact.parameters),
+            "steps": _steps(fact),
+            "tokens": _count(fact.tokens),
+            "model FLOPs": _short(fact.model_flops, "3g"),
+            "tokens/s (median)": _short(fact.tokens_per_second, "0f"),
+        }
         for fact in facts
     ]
-    tables = [Table(trained, rows, numbers=range(2, len(trained)))]
-    training = "training loss" if span is None else "training loss, smoothed"
     came_out = [
-        *("run", training, "validation loss", "bits a byte", "skipped steps", "partial, last over first"),
-        *("gradient, largest over smallest", "depth alarms"),
-    ]
-    rows = [
-        [
-            *(fact.run, _short(fact.training_loss, "4f"), _short(fact.validation_loss, "4f")),
-            *(_short(fact.bits_per_byte, "4f"), _count(fact.skipped_steps), _short(fact.partial_growth, "3g")),
-            *(_short(fact.gradient_spread, "3g"), _count(fact.alarms)),
-        ]
+        {
+            "run": fact.run,
+            "training loss" if span is None else "training loss, smoothed": _short(fact.training_loss, "4f"),
+            "validation loss": _short(fact.validation_loss, "4f"),
+            "bits a byte": _short(fact.bits_per_byte, "4f"),
+            "skipped steps": _count(fact.skipped_steps),
+            "partial, last over first": _short(fact.partial_growth, "3g"),
+            "gradient, largest over smallest": _short(fact.gradient_spread, "3g"),
+            "depth alarms": _count(fact.alarms),
+        }
         for fact in facts
     ]
-    over = "" if span is None else f"; the training loss is smoothed over {span:,.0f} tokens, the same of every run"
-    tables.append(Table(came_out, rows, range(1, len(came_out)), f"At the end, losses in nats a token{over}:"))
     names = list(dict.fromkeys(name for fact in facts for name in fact.validation_losses))
-    if names:
+    over = "" if span is None else f"; the training loss is smoothed over {span:,.0f} tokens, the same of every run"
+    tables = [Table.of(trained, 2), Table.of(came_out, 1, f"At the end, losses in nats a token{over}:")]
+    if names:  # a set may have the name of a column
         rows = [[fact.run, *(_short(fact.validation_losses.get(name), "4f") for name in names)] for fact in facts]
         note = "Validation loss by set, at the end (nats a token):"
         tables.append(Table(["run", *names], rows, range(1, 1 + len(names)), note))
     return tables
 
 
-def differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def config_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """By dotted key the value of every run, where they are not all equal; a key that is not there is None.
 
     A resolved configuration leaves out only what is None by default. `training.run_folder` always differs.

@@ -48,31 +48,19 @@ def live_maps(maps: Maps) -> go.Figure:
     """One map and, for several looks, a slider; the last look is shown first. Where weights are shares, with buttons
     for what colours stand for."""
     scales = [False, True] if maps.has_shares else [False]
-    steps = [
-        {
-            "label": f"{step:,}",
-            "method": "restyle",
-            "args": [
-                {"z": [_plain(_lifted(cells, by_share)) for by_share in scales], "customdata": [_plain(cells)]},
-                list(range(len(scales))),
-            ],
-        }
-        for step, cells in zip(maps.steps, maps.cells, strict=True)
-    ]
+    steps: list[dict[str, Any]] = []
+    for step, cells in zip(maps.steps, maps.cells, strict=True):
+        shown = {"z": [_plain(_lifted(cells, by_share)) for by_share in scales], "customdata": [_plain(cells)]}
+        steps.append({"label": f"{step:,}", "method": "restyle", "args": [shown, list(range(len(scales)))]})
     figure = go.Figure([_heatmap(maps, by_share) for by_share in scales])
     _lay_out(figure, maps.title, "source", "reader")
     height = figure.layout.margin.t + min(860, 170 + 20 * len(maps.rows))
     figure.update_layout(height=height, plot_bgcolor="#e6e6e6")
     names = [f'<span style="color:{LABEL_COLOURS[kind]}">{name}</span>' for name, kind in maps.rows]
     every = -(-len(names) // 80)
+    ticks = {"tickvals": [name for name, _ in maps.rows][::every], "ticktext": names[::every]}
     figure.update_xaxes(type="category", showgrid=False)
-    figure.update_yaxes(
-        type="category",
-        autorange="reversed",
-        tickvals=[name for name, _ in maps.rows][::every],
-        ticktext=names[::every],
-        showgrid=False,
-    )
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False, **ticks)
     if len(steps) > 1:
         slider = {"active": len(steps) - 1, "currentvalue": {"prefix": "step "}, "pad": {"t": 60}, "steps": steps}
         figure.update_layout(sliders=[slider], height=figure.layout.height + 90)
@@ -93,7 +81,7 @@ def _heatmap(maps: Maps, by_share: bool) -> go.Heatmap:
         y=[name for name, _ in maps.rows],
         x=list(maps.columns),
         **(doublings if by_share else weights),
-        colorbar=_share_bar() if by_share else _colour_bar(maps.largest),
+        colorbar=_colour_bar(maps.largest, by_share),
         hovertemplate=f"%{{y}} reads %{{x}}: %{{customdata:.4f}}{times}<extra></extra>",
         hoverongaps=False,
         visible=by_share == maps.by_share,
@@ -114,16 +102,9 @@ def _traces(series: Series) -> list[Any]:
     traces = []
     if series.low is not None and series.high is not None:
         around = {"x": np.concatenate([series.x, series.x[::-1]]), "y": np.concatenate([series.high, series.low[::-1]])}
-        band = {
-            "fill": "toself",
-            "fillcolor": series.colour,
-            "opacity": 0.18,
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-        }
-        traces.append(
-            go.Scatter(**around, **band, mode="lines", showlegend=False, legendgroup=series.group or series.label)
-        )
+        band = {"fill": "toself", "fillcolor": series.colour, "opacity": 0.18, "line": {"width": 0}, "mode": "lines"}
+        hidden = {"hoverinfo": "skip", "showlegend": False, "legendgroup": series.group or series.label}
+        traces.append(go.Scatter(**around, **band, **hidden))
     look: dict[str, Any] = {"mode": "lines", "line": {"color": series.colour, "width": 2}}
     if series.style == "pale":
         look |= {"opacity": 0.35, "line": {"color": series.colour, "width": 1}}
@@ -192,12 +173,9 @@ def _plain(cells: NDArray[np.float64]) -> list[list[float | None]]:
     return [[None if np.isnan(cell) else round(float(cell), 4) for cell in row] for row in cells]
 
 
-def _share_bar() -> dict[str, Any]:
-    ticks = {"tickvals": list(DOUBLING_TICKS), "ticktext": list(DOUBLING_TICKS.values())}
-    return {"title": {"text": "times an equal share", "side": "right"}, "thickness": 14, **ticks}
-
-
-def _colour_bar(largest: float) -> dict[str, Any]:
-    shown: Sequence[float] = [tick for tick in SCALE_TICKS if tick <= largest]
-    ticks = {"tickvals": [tick**0.5 for tick in shown], "ticktext": [f"{tick:g}" for tick in shown]}
-    return {"title": {"text": "mean weight", "side": "right"}, "thickness": 14, **ticks}
+def _colour_bar(largest: float, by_share: bool) -> dict[str, Any]:
+    shown = [tick for tick in SCALE_TICKS if tick <= largest]
+    weights = {"tickvals": [tick**0.5 for tick in shown], "ticktext": [f"{tick:g}" for tick in shown]}
+    doublings = {"tickvals": list(DOUBLING_TICKS), "ticktext": list(DOUBLING_TICKS.values())}
+    ticks, title = (doublings, "times an equal share") if by_share else (weights, "mean weight")
+    return {"title": {"text": title, "side": "right"}, "thickness": 14, **ticks}

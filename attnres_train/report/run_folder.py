@@ -9,6 +9,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from attnres_train.config.keys import all_keys, flattened
 from attnres_train.errors import Problem, Refused
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.record_lines import LOSS_TOKENS, record_of
-from attnres_train.plan.page import counted
+from attnres_train.observe.record_lines import LOSS_TOKENS, parse_record
 from attnres_train.report.curves import Curve, Point
 from attnres_train.setup import FACTS
+from attnres_train.words import counted
 
 MOST_PROBLEMS = 5
 """Of a configuration that are told."""
@@ -147,7 +148,7 @@ class _Lines:
                 for line in file:
                     if skipped is not None and skipped in line and line.endswith(b"}\n"):
                         continue
-                    record = record_of(line)
+                    record = parse_record(line)
                     if record is not None:
                         yield record
                     elif line.strip():
@@ -207,11 +208,9 @@ def _depth(path: Path) -> _Depth:
     lines, found, alarms = _Lines(path), _Depth(), DepthAlarms()
     every, last = 1, None
     for record in lines.records():
-        try:
+        look = DepthLook(())
+        with suppress(ValueError):
             look = DepthLook.of_record(record)
-        except ValueError:
-            lines.unreadable += 1
-            continue
         if not look.readers:
             lines.unreadable += 1
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
 
 _MARKS = {"attention": "o", "mlp": "s", "head": "D"}
 _MOST_MAPS = 4
-_DPI = 100
-
-
-def png_of(figure: Figure) -> bytes:
-    data = BytesIO()
-    figure.savefig(data, format="png", dpi=_DPI)
-    return data.getvalue()
 
 
 def still_chart(chart: Chart) -> Figure:

@@ -8,9 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.tags import PHASES
 from attnres_train.report.charts import PHASE_COLOURS, Chart, Section, Series, Style, both_in_legend, colour_of
-from attnres_train.report.compute import flops_per_token
 from attnres_train.report.curves import (
     FEWEST_SMOOTHED,
     Curve,
@@ -20,13 +19,14 @@ from attnres_train.report.curves import (
     smoothing_span,
     thinned,
 )
+from attnres_train.report.facts import flops_per_token
 from attnres_train.report.run_folder import RunFiles
 
 MOST_POINTS = 1500
 """Of one curve on the page."""
 _MOST_SMOOTHED = 500
 _MOST_AREAS = 300
-_STEP, _TOKENS, _COMPUTE = "step", "tokens", "compute (model FLOPs)"
+_STEP = "step"
 Axis = Callable[[Curve], Numbers | None]
 
 
@@ -40,19 +40,13 @@ def loss_section(runs: Sequence[RunFiles]) -> Section:
     by_flops = [(run, flops_per_token(run)) for run in runs]
     axes: list[tuple[str, str, Sequence[Axis]]] = [
         ("steps", _STEP, [lambda curve: curve.steps] * len(runs)),
-        ("tokens", _TOKENS, [lambda curve: curve.tokens] * len(runs)),
-        ("compute", _COMPUTE, [partial(_compute, flops) for _, flops in by_flops]),
+        ("tokens", "tokens", [lambda curve: curve.tokens] * len(runs)),
+        ("compute", "compute (model FLOPs)", [partial(_compute, flops) for _, flops in by_flops]),
     ]
-    charts = [
-        Chart(
-            f"loss-{name}",
-            f"Loss against {name}",
-            label,
-            "loss (nats a token)",
-            [s for i, run in enumerate(runs) for s in _loss_series(run, i, x_of[i], both_in_legend(len(runs)), span)],
-        )
-        for name, label, x_of in axes
-    ]
+    charts, both = [], both_in_legend(len(runs))
+    for name, label, x_of in axes:
+        series = [one for i, run in enumerate(runs) for one in _loss_series(run, i, x_of[i], both, span)]
+        charts.append(Chart(f"loss-{name}", f"Loss against {name}", label, "loss (nats a token)", series))
     bits, tag = "Validation loss in bits", "loss/valid_bits_per_byte"
     charts.append(_chart(runs, "bits", bits, "bits a byte", tag, "points", from_zero=False))
     charts += _by_name(runs, "valid", "Validation loss", "nats a token", "loss/valid", "points", None)

@@ -28,7 +28,7 @@ _WINDOWS = ((10_000_000, 256), (500_000_000, 1024), (3_000_000_000, 2048))
 
 
 @dataclass(frozen=True)
-class Run:
+class Recipe:
     """Numbers of a run; `wanted_tokens` is what the model would be given of an endless corpus."""
 
     sequence_length: int
@@ -58,7 +58,7 @@ def window_of(parameters: int, least_tokens: int) -> int:
     return window
 
 
-def run_of(model: ModelConfig, parameters: int, corpus_tokens: int, window: int, ranks: int) -> Run:
+def recipe_of(model: ModelConfig, parameters: int, corpus_tokens: int, window: int, ranks: int) -> Recipe:
     """The run of `model` on a corpus, for so many ranks.
 
     Raises Refused where the corpus is too short for it.
@@ -76,7 +76,7 @@ def run_of(model: ModelConfig, parameters: int, corpus_tokens: int, window: int,
             f"{MOST_PASSES} passes over it and all"
         )
         raise refuse("CORPUS", message, "prepare more text, or ask for a smaller model or fewer ranks")
-    return Run(
+    return Recipe(
         sequence_length=window,
         global_batch_size=batch,
         batch_by_rule=samples,

@@ -45,7 +45,7 @@ def read_size(text: str) -> int:
     return round(float(match[1]) * _UNITS[match[2]])
 
 
-def in_words(parameters: int) -> str:
+def size_in_words(parameters: int) -> str:
     """As `read_size` takes it."""
     unit, name = next((unit, name) for name, unit in reversed(_UNITS.items()) if parameters >= unit)
     return f"{parameters / unit:.3g}{name}"
@@ -67,7 +67,7 @@ def shape_of(size: int, vocabulary: int) -> Shape:
         if best.parameters > size:
             tables = padded * model.hidden_size
             message += f", {tables:,} of them the table of a vocabulary of {vocabulary:,} at width {model.hidden_size}"
-        raise refuse("--size", message, f"write --size {in_words(best.parameters)}, or take another vocabulary")
+        raise refuse("--size", message, f"write --size {size_in_words(best.parameters)}, or take another vocabulary")
     return best
 
 

@@ -12,10 +12,10 @@ from attnres_train.config.show import toml_value
 from attnres_train.data.config import DataConfig
 from attnres_train.errors import Refused, refuse
 from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
-from attnres_train.plan.advise import Choice, advise
+from attnres_train.plan.advise import AdvisedLayout, advise
 from attnres_train.plan.device_file import find_machine
 from attnres_train.starter.corpus import Found
-from attnres_train.starter.rules import Run, run_of, window_of
+from attnres_train.starter.rules import Recipe, recipe_of, window_of
 from attnres_train.starter.shape import Shape, shape_of
 from attnres_train.tokenizer.config import TokenizerConfig
 from attnres_train.trainer.config import TrainingConfig
@@ -33,8 +33,8 @@ class Starter:
     config: RunConfig
     text: str
     shape: Shape
-    run: Run
-    choice: Choice
+    recipe: Recipe
+    choice: AdvisedLayout
 
 
 def starter(found: Found, size: int, ranks: int, device: str) -> Starter:
@@ -44,8 +44,8 @@ def starter(found: Found, size: int, ranks: int, device: str) -> Starter:
     """
     shape = shape_of(size, found.vocabulary)
     least = min(found.train_tokens, found.valid_tokens or found.train_tokens)
-    run = run_of(shape.model, shape.parameters, found.train_tokens, window_of(shape.parameters, least), ranks)
-    config = _config(found, shape, run)
+    recipe = recipe_of(shape.model, shape.parameters, found.train_tokens, window_of(shape.parameters, least), ranks)
+    config = _config(found, shape, recipe)
     machine = find_machine(device, config.training.precision)
     advice = advise(config, ranks, machine)
     choices = sorted(advice.choices, key=lambda choice: choice.layout.zero > 0)  # without DeepSpeed where it fits
@@ -54,32 +54,32 @@ def starter(found: Found, size: int, ranks: int, device: str) -> Starter:
         message = f"{ranks} x {machine.name} cannot hold it: {why}"
         raise refuse("--ranks", message, "give more ranks, another --device, or a smaller --size")
     laid_out = choices[0].layout.applied_to(config)
-    text = _text(laid_out, found, shape, run, f"{ranks} x {machine.name}")
-    return Starter(_as_launched(text, ranks), text, shape, run, choices[0])
+    text = _text(laid_out, found, shape, recipe, f"{ranks} x {machine.name}")
+    return Starter(_as_launched(text, ranks), text, shape, recipe, choices[0])
 
 
-def _config(found: Found, shape: Shape, run: Run) -> RunConfig:
-    eval_samples = min(_EVAL_SAMPLES, max(0, found.valid_tokens - 1) // run.sequence_length)
+def _config(found: Found, shape: Shape, recipe: Recipe) -> RunConfig:
+    eval_samples = min(_EVAL_SAMPLES, max(0, found.valid_tokens - 1) // recipe.sequence_length)
     valid = found.valid if eval_samples else None
     return RunConfig(
         model=shape.model,
         residual=shape.residual,
         tokenizer=TokenizerConfig(model=found.tokenizer),
         data=DataConfig(train=found.train, valid=valid),
-        optimizer=OptimizerConfig(learning_rate=_rounded(run.learning_rate)),
+        optimizer=OptimizerConfig(learning_rate=_rounded(recipe.learning_rate)),
         schedule=ScheduleConfig(
             kind="wsd",
-            warmup_steps=run.warmup_steps,
-            decay_steps=run.decay_steps,
-            min_learning_rate=_rounded(run.learning_rate / 10),
+            warmup_steps=recipe.warmup_steps,
+            decay_steps=recipe.decay_steps,
+            min_learning_rate=_rounded(recipe.learning_rate / 10),
         ),
         training=TrainingConfig(
-            global_batch_size=run.global_batch_size,
+            global_batch_size=recipe.global_batch_size,
             micro_batch_size=1,
-            sequence_length=run.sequence_length,
-            steps=run.steps,
+            sequence_length=recipe.sequence_length,
+            steps=recipe.steps,
             precision="fp32" if shape.parameters <= _SMALL else "bf16",
-            eval_interval_steps=max(1, run.steps // _EVALUATIONS) if valid else None,
+            eval_interval_steps=max(1, recipe.steps // _EVALUATIONS) if valid else None,
             eval_samples=eval_samples or TrainingConfig.eval_samples,
         ),
     )
@@ -101,12 +101,13 @@ def _as_launched(text: str, ranks: int) -> RunConfig:
             raise Refused(problems) from None
 
 
-def _text(config: RunConfig, found: Found, shape: Shape, run: Run, devices: str) -> str:
+def _text(config: RunConfig, found: Found, shape: Shape, recipe: Recipe, devices: str) -> str:
     """The keys that differ from their defaults, each with why; TOML."""
     model, training, schedule, parallel = config.model, config.training, config.schedule, config.parallel
-    tokens = run.steps * run.global_batch_size * run.sequence_length
-    passes = f"{run.passes:.2g} passes over the corpus"
-    length = f"{passes}, the most" if tokens < run.wanted_tokens / 2 else f"20 a parameter, {passes}"
+    tokens = recipe.steps * recipe.global_batch_size * recipe.sequence_length
+    passes = f"{recipe.passes:.2g} passes over the corpus"
+    length = f"{passes}, the most" if tokens < recipe.wanted_tokens / 2 else f"20 a parameter, {passes}"
+    tied = "two tables would take over a quarter of all parameters" if model.tie_embeddings else ""
     rows: list[tuple[str, object, str]] = [
         ("[model]", None, f"{shape.parameters:,} parameters with a vocabulary of {found.vocabulary:,}"),
         ("num_layers", model.num_layers, ""),
@@ -114,9 +115,7 @@ def _text(config: RunConfig, found: Found, shape: Shape, run: Run, devices: str)
         ("ffn_hidden_size", model.ffn_hidden_size, "8/3 of the width, in steps of 128"),
         ("num_attention_heads", model.num_attention_heads, f"{model.head_size} wide each"),
         ("qk_norm", model.qk_norm, "large rates stay stable"),
-        ("tie_embeddings", model.tie_embeddings, "two tables would take over a quarter of all parameters")
-        if model.tie_embeddings
-        else ("tie_embeddings", False, ""),
+        ("tie_embeddings", model.tie_embeddings, tied),
         ("[residual]", None, "attention over depth; to compare with: --residual.mode standard"),
         ("mode", config.residual.mode, ""),
         ("block_size", config.residual.block_size, f"sublayers a block: {shape.blocks} blocks"),
@@ -125,40 +124,34 @@ def _text(config: RunConfig, found: Found, shape: Shape, run: Run, devices: str)
         ("[data]", None, f"{found.train_tokens:,} tokens to train on, {found.valid_tokens:,} to validate"),
         ("train", config.data.train, ""),
     ]
-    if config.data.valid is not None:
-        rows.append(("valid", config.data.valid, ""))
+    rows += [("valid", config.data.valid, "")] if config.data.valid is not None else []
     rows += [
         ("[optimizer]", None, "arXiv 2401.02954: rate 0.3118 C^-0.1250, batch 0.2920 C^0.3271 tokens"),
-        ("learning_rate", config.optimizer.learning_rate, f"C = {run.compute:.2g} FLOPs without the vocabulary's"),
+        ("learning_rate", config.optimizer.learning_rate, f"C = {recipe.compute:.2g} FLOPs without the vocabulary's"),
         ("[schedule]", None, ""),
         ("kind", schedule.kind, ""),
         ("warmup_steps", schedule.warmup_steps, "a twentieth, at most 2000"),
         ("decay_steps", schedule.decay_steps, "the last fifth (arXiv 2405.18392)"),
         ("min_learning_rate", schedule.min_learning_rate, "a tenth"),
         ("[training]", None, ""),
-        ("global_batch_size", training.global_batch_size, f"samples; the rule gives {run.batch_by_rule:.3g}"),
+        ("global_batch_size", training.global_batch_size, f"samples; the rule gives {recipe.batch_by_rule:.3g}"),
         ("micro_batch_size", training.micro_batch_size, ""),
         ("sequence_length", training.sequence_length, ""),
         ("steps", training.steps, f"{tokens:,} tokens: {length}"),
         ("precision", training.precision, '"bf16" on GPUs' if training.precision == "fp32" else '"fp32" on CPUs'),
     ]
-    if training.recompute != "none":
-        rows.append(("recompute", training.recompute, ""))
+    rows += [("recompute", training.recompute, "")] if training.recompute != "none" else []
     if training.eval_interval_steps is not None:
-        rows.append(("eval_interval_steps", training.eval_interval_steps, ""))
-        rows.append(("eval_samples", training.eval_samples, ""))
+        rows += [(name, getattr(training, name), "") for name in ("eval_interval_steps", "eval_samples")]
     rows.append(("[parallel]", None, f"the fastest that `attnres plan --advise` finds for {devices}"))
     rows += [("tensor", parallel.tensor, ""), ("pipeline", parallel.pipeline, "")]
-    if parallel.virtual > 1:
-        rows.append(("virtual", parallel.virtual, ""))
-    if parallel.sequence:
-        rows.append(("sequence", True, ""))
-    if parallel.pipeline > 1:
-        rows.append(("balance", parallel.balance, ""))
+    rows += [("virtual", parallel.virtual, "")] if parallel.virtual > 1 else []
+    rows += [("sequence", True, "")] if parallel.sequence else []
+    rows += [("balance", parallel.balance, "")] if parallel.pipeline > 1 else []
     if config.engine.kind != "megatron":
         rows += [("[engine]", None, ""), ("kind", config.engine.kind, "")]
         rows += [("[engine.deepspeed]", None, ""), ("zero_stage", config.engine.deepspeed.zero_stage, "")]
-    rows += [("[checkpoint]", None, ""), ("interval_steps", max(1, run.steps // _SAVES), "")]
+    rows += [("[checkpoint]", None, ""), ("interval_steps", max(1, recipe.steps // _SAVES), "")]
     head = "# Made by `attnres init`. configs/reference.toml lists every key; `attnres plan` tells what this takes."
     return head + "\n" + "".join(_line(name, value, why) for name, value, why in rows)
 

@@ -21,7 +21,7 @@ from attnres_train.errors import ExitCode
 from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_watch import DepthWatch
-from attnres_train.observe.metrics import VALIDATION_TAG, Rates
+from attnres_train.observe.metrics import VALIDATION_TAG, MfuTerms
 from attnres_train.observe.presence import Presence
 from attnres_train.observe.profiling import Profiling
 from attnres_train.observe.recorder import Recorder, recorded_tags
@@ -58,7 +58,7 @@ class Run:
     folder: Path
     checkpoint: Choice | None
     """Where to continue from; None starts at step 0."""
-    rates: Rates
+    mfu: MfuTerms
     stop: StopRequest
     presence: Presence
     claim: Claim | None = None
@@ -84,7 +84,7 @@ def train(run: Run) -> ExitCode:
         check_space(checkpoints_folder(run.folder), run.parts.engine, run.grid)
         if run.grid.keeps_run:
             _keep_texts(run, [name for name in run.texts if not (run.folder / name).exists()])
-    recorder = Recorder(run.config, run.grid, run.folder, state, run.rates)
+    recorder = Recorder(run.config, run.grid, run.folder, state, run.mfu)
     run.stop.training_begins()
     stopped = _evaluate(run, recorder, state, recorded) if owed else False
     if not stopped:

@@ -52,7 +52,7 @@ def limit_waits(timeout_seconds: int) -> None:
 
 
 @dataclass(frozen=True)
-class Standing:
+class RankReport:
     """What one rank says of itself."""
 
     host: str
@@ -82,7 +82,7 @@ def preflight(settings: Mapping[str, object], data: Mapping[str, str], backend: 
     if grid.keeps_run:
         sign.touch()
     dist.barrier(group=grid.control)
-    mine = Standing(
+    mine = RankReport(
         host=socket.gethostname(),
         facts=version_facts(),
         settings=settings,
@@ -110,7 +110,7 @@ _SAME = {
 """What ranks must have alike, and what to do where they do not."""
 
 
-def disagreements(everybody: Sequence[Standing], folder: Path) -> list[Problem]:
+def disagreements(everybody: Sequence[RankReport], folder: Path) -> list[Problem]:
     """What keeps these ranks from one run; each difference once, with the first rank that has it."""
     problems = []
     first = everybody[0]
@@ -143,7 +143,7 @@ def _first_other(values: Sequence[object]) -> int | None:
     return next((rank for rank, value in enumerate(values) if value != values[0]), None)
 
 
-def notes(everybody: Sequence[Standing]) -> list[str]:
+def notes(everybody: Sequence[RankReport]) -> list[str]:
     """What is no problem and yet worth a line."""
     clocks = [other.clock for other in everybody]
     apart = max(clocks) - min(clocks)

@@ -24,7 +24,7 @@ from attnres_train.errors import ExitCode, Problem, Refused, refuse
 from attnres_train.model.size import flops_in_words
 from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
-from attnres_train.observe.metrics import Rates
+from attnres_train.observe.metrics import MfuTerms
 from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import Grid, build_grid, stop_process_group
 from attnres_train.plan.devices import device_called
@@ -80,7 +80,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
                 },
                 folder=folder,
                 checkpoint=checkpoint,
-                rates=Rates(setup.flops_per_token, peak),
+                mfu=MfuTerms(setup.flops_per_token, peak),
                 stop=stop,
                 presence=presence,
                 claim=claim,

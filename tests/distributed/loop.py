@@ -15,7 +15,7 @@ from attnres_train.data.corpus import Sample
 from attnres_train.errors import ExitCode
 from attnres_train.observe.claim import Claim
 from attnres_train.observe.console import CONSOLE
-from attnres_train.observe.metrics import Rates
+from attnres_train.observe.metrics import MfuTerms
 from attnres_train.observe.presence import Presence
 from attnres_train.parallel.grid import build_grid
 from attnres_train.trainer.loop import Run, train
@@ -69,7 +69,7 @@ def run_loop(
             texts={"config.toml": ""},
             folder=folder,
             checkpoint=choose_checkpoint(config.checkpoint.resume, folder, grid),
-            rates=Rates(1.0, None),
+            mfu=MfuTerms(1.0, None),
             stop=stop or StopRequest(lambda: None),
             presence=Presence(grid.rank, grid.world_size, lambda: None),
             claim=Claim(folder) if grid.rank == 0 else None,

@@ -63,8 +63,8 @@ def train_and_evaluate(config: RunConfig) -> Outcome:
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-5), ("bf16", 1e-2)])
 def test_everything_at_once_trains_to_the_numbers_of_one_process(precision: str, bound: float) -> None:
     settings = {"layers": 8, "tied": True, "precision": precision}
-    one = run_ranks(train_and_evaluate, 1, tiny_config("block, documents apart", **settings))[0]
-    config = tiny_config("block, documents apart", recompute="block", **settings, **PARALLEL)
+    one = run_ranks(train_and_evaluate, 1, tiny_config("block, isolated documents", **settings))[0]
+    config = tiny_config("block, isolated documents", recompute="block", **settings, **PARALLEL)
     all_ranks = run_ranks(train_and_evaluate, 8, config)
     assert min(one.grad_norms) > 0.5, "clipping must be active"
     for outcome in all_ranks:

@@ -9,7 +9,7 @@ import pytest
 
 from attnres_train.observe import metrics
 from attnres_train.observe.metrics import over_ranks
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.tags import PHASES
 from attnres_train.parallel.grid import build_grid
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import tiny_config

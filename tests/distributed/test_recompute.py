@@ -15,7 +15,7 @@ from attnres_train.model.recompute import Recompute
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import build_grid
 from tests.bench.kept import live_bytes
-from tests.cases import APART, CASES
+from tests.cases import CASES, ISOLATED
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, TOKENS, VOCABULARY, step_batches, tiny_config
 
@@ -39,7 +39,7 @@ def build(case: str, recompute: Recompute, dtype: torch.dtype) -> StageModel:
 
 def loss_and_gradients(case: str, recompute: Recompute) -> tuple[Tensor, dict[str, Tensor]]:
     stage = build(case, recompute, torch.float64)
-    batch = step_batches(0, apart=case in APART)[0]
+    batch = step_batches(0, isolated=case in ISOLATED)[0]
     documents = Documents.of(batch.segments_BT, torch.device("cpu")) if batch.segments_BT is not None else None
     stage.set_input_tensor([None])
     loss = (stage(batch.tokens_BT, batch.labels_BT, documents) * batch.loss_mask_BT).sum()
@@ -57,7 +57,7 @@ def all_modes(case: str) -> list[tuple[Tensor, dict[str, Tensor]]]:
     return results
 
 
-@pytest.mark.parametrize("case", [*CASES, "block, documents apart"])
+@pytest.mark.parametrize("case", [*CASES, "block, isolated documents"])
 def test_recomputed_gradients_are_those_of_what_is_kept(case: str) -> None:
     (loss, gradients), *others = run_ranks(all_modes, 1, case)[0]
     for other_loss, other in others:

@@ -16,7 +16,7 @@ from attnres_train.model.config import ModelConfig
 from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.trainer.config import TrainingConfig
-from tests.cases import APART, CASES
+from tests.cases import CASES, ISOLATED
 
 VOCABULARY = 83
 END_OF_DOCUMENT = 0
@@ -36,7 +36,7 @@ class SyntheticBatch:
 def tiny_config(case: str = "block", layers: int = 4, **parallel: Any) -> RunConfig:
     """A run of `layers` layers whose vocabulary needs padding and whose blocks do not divide the stages.
 
-    `case` is a name in tests/cases.py; those in APART isolate documents.
+    `case` is a name in tests/cases.py; those in ISOLATED isolate documents.
     """
     tied = parallel.pop("tied", False)
     qk_norm = parallel.pop("qk_norm", True)
@@ -58,8 +58,8 @@ def tiny_config(case: str = "block", layers: int = 4, **parallel: Any) -> RunCon
             # Wide enough that no branch output is tiny: keys are normalised, and rounding grows with 1 / rms.
             init_std=0.1,
         ),
-        residual=ResidualConfig(**CASES[APART.get(case, case)], backend=backend),
-        data=DataConfig(isolate_documents=case in APART),
+        residual=ResidualConfig(**CASES[ISOLATED.get(case, case)], backend=backend),
+        data=DataConfig(isolate_documents=case in ISOLATED),
         optimizer=OptimizerConfig(learning_rate=1e-3, clip_grad_norm=clip),
         schedule=ScheduleConfig(kind="cosine", warmup_steps=3),
         training=TrainingConfig(
@@ -81,18 +81,18 @@ def deepspeed_engine(stage: int, **settings: Any) -> EngineConfig:
     return EngineConfig(kind="deepspeed", deepspeed=DeepSpeedSection(zero_stage=stage, **small | settings))
 
 
-def step_batches(step: int, data_rank: int = 0, data_ranks: int = 1, apart: bool = False) -> list[SyntheticBatch]:
+def step_batches(step: int, data_rank: int = 0, data_ranks: int = 1, isolated: bool = False) -> list[SyntheticBatch]:
     """The micro-batches of `step` for one replica; token counts differ between micro-batches and samples.
 
-    `apart` isolates documents, of 6 tokens on average.
+    `isolated` isolates documents, of 6 tokens on average.
     """
     generator = torch.Generator().manual_seed(1000 + step)
     samples = MICRO_BATCHES * MICRO_BATCH
     tokens = torch.randint(0, VOCABULARY, (samples, TOKENS + 1), generator=generator)
     mask = (torch.rand(samples, TOKENS, generator=generator) < 0.8).float()
     ends = torch.rand(samples, TOKENS + 1, generator=generator) < 1 / 6
-    tokens = tokens.masked_fill(ends, END_OF_DOCUMENT) if apart else tokens
-    segments = (tokens[:, :-1] == END_OF_DOCUMENT).cumsum(1) if apart else None
+    tokens = tokens.masked_fill(ends, END_OF_DOCUMENT) if isolated else tokens
+    segments = (tokens[:, :-1] == END_OF_DOCUMENT).cumsum(1) if isolated else None
     stride = MICRO_BATCH * data_ranks
     starts = range(data_rank * MICRO_BATCH, samples, stride)
     rows = [slice(start, start + MICRO_BATCH) for start in starts]

@@ -12,7 +12,7 @@ from attnres_train.config.load import load
 from attnres_train.config.show import resolved_toml
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.observe.depth_look import DepthLook, ReaderLook, reader_name
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.tags import PHASES
 from tests.unit.config_files import write
 
 TOKENS_A_STEP = 8 * 32

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from attnres_train.ablate.grid import Grid, read_grid
+from attnres_train.ablate.grid import RunGrid, read_grid
 from attnres_train.ablate.results import results_of
 from attnres_train.ablate.runner import Runner
 from attnres_train.ablate.state import CheckedRun, check_all
-from attnres_train.ablate.write import as_json, markdown, sections_of
+from attnres_train.ablate.write import ablation_sections, markdown, results_json
 from attnres_train.cli import main
 from attnres_train.config.load import load
 from attnres_train.config.show import resolved_toml
@@ -214,7 +214,7 @@ def stub(folder: Path, script: str) -> Path:
     return path
 
 
-def planned(grid: Grid, stand: str = "not begun") -> list[CheckedRun]:
+def planned(grid: RunGrid, stand: str = "not begun") -> list[CheckedRun]:
     return [CheckedRun(run, 10, 0, stand, 1e12) for run in grid.runs]  # type: ignore[arg-type]
 
 
@@ -280,7 +280,11 @@ def test_a_second_ablate_in_one_folder_is_refused(
 
 
 def finish(
-    grid: Grid, number: int, losses: list[tuple[int, float]], look: DepthLook | None = None, step_seconds: float = 1.0
+    grid: RunGrid,
+    number: int,
+    losses: list[tuple[int, float]],
+    look: DepthLook | None = None,
+    step_seconds: float = 1.0,
 ) -> None:
     run = grid.runs[number]
     looks = [(20, look)] if look else []
@@ -312,7 +316,7 @@ def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
     config = load(grid.base, grid.runs[1].overrides).config
     assert cell.depth_flops_share == pytest.approx(depth_flops_per_token(config.model, config.residual) / FLOPS_A_TOKEN)
     assert results.unfinished == ["block_seed-3: not begun"]
-    sections = sections_of(grid, results)
+    sections = ablation_sections(grid, results)
     items = {item.name: item for section in sections for item in section.items if isinstance(item, Chart)}
     assert items["loss-1"].series[1].y.tolist() == pytest.approx([6.0, 4.0, 3.85])
     band = items["loss-1"].series[1]
@@ -327,7 +331,7 @@ def test_results_of_hand_made_runs(write_grid: GridWriter) -> None:
         "training.seed",
         *["1, 2, 3"] * 2,
     ] in settings.rows
-    found = json.loads(dumps(as_json(grid, results)))
+    found = json.loads(dumps(results_json(grid, results)))
     assert found["cells"][1]["advantage"]["n"] == 2
     assert found["curves"][2]["losses"] == [6.0, "NaN"]
 
@@ -385,7 +389,7 @@ def test_a_loss_on_the_way_that_is_not_finite_is_left_out_of_the_curve_and_told(
     cell = results_of(grid).cells[1]
     assert cell.advantage is not None and cell.advantage.mean == pytest.approx(2.0)
     assert cell.notes == ["seed 1: 1 validation loss on the way not finite, left out of the curve"]
-    assert "NaN" not in dumps(as_json(grid, results_of(grid)))
+    assert "NaN" not in dumps(results_json(grid, results_of(grid)))
 
 
 def test_runs_of_another_grid_in_the_same_folder_are_left_out(write_grid: GridWriter) -> None:

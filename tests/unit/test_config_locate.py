@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnres_train.config.locate import read_document
+from attnres_train.config.locate import read_located
 
 names = st.text("abcdefgh_", min_size=1, max_size=6)
 values = st.sampled_from(
@@ -68,7 +68,7 @@ def test_a_valid_file_reads_as_tomllib_reads_it_and_every_key_has_its_line(
         wanted = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return  # two dotted keys that contradict each other
-    document = read_document(text.replace("\n", newline))
+    document = read_located(text.replace("\n", newline))
     assert document.faults == []
     assert document.data == wanted
     assert {path: document.line_of(path) for path in where} == where
@@ -83,7 +83,7 @@ def test_statement_by_statement_gives_the_same_values_as_tomllib(case: tuple[str
         wanted = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    document = read_document("oops\n" + text)
+    document = read_located("oops\n" + text)
     assert document.data == wanted
     assert [fault.line for fault in document.faults] == [1]
 
@@ -91,7 +91,7 @@ def test_statement_by_statement_gives_the_same_values_as_tomllib(case: tuple[str
 @settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_read_without_an_exception_and_has_a_fault_exactly_if_it_is_not_toml(text: str) -> None:
-    document = read_document(text)
+    document = read_located(text)
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -101,13 +101,13 @@ def test_any_text_is_read_without_an_exception_and_has_a_fault_exactly_if_it_is_
 
 
 def faults(text: str) -> list[tuple[int, str]]:
-    return [(fault.line, fault.message) for fault in read_document(text).faults]
+    return [(fault.line, fault.message) for fault in read_located(text).faults]
 
 
 def test_the_same_key_twice_names_both_lines_and_keeps_the_first() -> None:
     text = "[model]\na = 1\nb = 2\na = 3\n"
     assert faults(text) == [(4, "model.a stands twice, on line 2 and on line 4")]
-    assert read_document(text).data == {"model": {"a": 1, "b": 2}}
+    assert read_located(text).data == {"model": {"a": 1, "b": 2}}
 
 
 def test_the_same_section_twice_names_both_lines_and_keeps_the_keys_of_both() -> None:
@@ -116,12 +116,12 @@ def test_the_same_section_twice_names_both_lines_and_keeps_the_keys_of_both() ->
         (4, "[model] stands twice, on line 1 and on line 4"),
         (6, "model.a stands twice, on line 2 and on line 6"),
     ]
-    assert read_document(text).data == {"model": {"a": 1, "b": 2}, "other": {}}
+    assert read_located(text).data == {"model": {"a": 1, "b": 2}, "other": {}}
 
 
 def test_every_broken_line_is_reported_and_the_others_are_read() -> None:
     text = "[model]\nsize = 64k\nlayers = 4\nname = \"open\nheads 4\nflag = True\nlast = 'here'\n"
-    document = read_document(text)
+    document = read_located(text)
     assert document.data == {"model": {"layers": 4, "last": "here"}}
     assert [(fault.line, fault.key) for fault in document.faults] == [
         (2, "model.size"),
@@ -133,7 +133,7 @@ def test_every_broken_line_is_reported_and_the_others_are_read() -> None:
 
 
 def test_a_bracket_that_never_closes_does_not_swallow_the_rest() -> None:
-    document = read_document("[a]\nlist = [1, 2\n[b]\nc = 3\n")
+    document = read_located("[a]\nlist = [1, 2\n[b]\nc = 3\n")
     assert [(fault.line, fault.message) for fault in document.faults] == [
         (2, "a bracket or quote that opens here is never closed")
     ]
@@ -142,7 +142,7 @@ def test_a_bracket_that_never_closes_does_not_swallow_the_rest() -> None:
 
 def test_a_fault_inside_a_long_value_has_the_line_of_the_fault() -> None:
     assert [line for line, _ in faults("a = [\n  1,\n  x,\n]\nb = 2\n")] == [3], "the lines around it belong to it"
-    assert read_document("a = [\n  1,\n  x,\n]\nb = 2\n").data == {"b": 2}
+    assert read_located("a = [\n  1,\n  x,\n]\nb = 2\n").data == {"b": 2}
 
 
 def test_a_value_and_a_table_of_the_same_name_contradict_each_other() -> None:
@@ -155,11 +155,11 @@ def test_a_value_and_a_table_of_the_same_name_contradict_each_other() -> None:
 def test_what_has_no_line_of_its_own_gets_that_of_the_thing_around_or_below_it(
     path: tuple[str, ...], line: int | None
 ) -> None:
-    assert read_document("[a]\nk = {inner = 1}\n\n[d.e]\n").line_of(path) == line
+    assert read_located("[a]\nk = {inner = 1}\n\n[d.e]\n").line_of(path) == line
 
 
 @pytest.mark.parametrize("value", ["1" * 5000, "[" * 3000 + "]" * 3000], ids=["digits", "brackets"])
 def test_what_python_cannot_read_is_a_fault_of_its_line(value: str) -> None:
-    document = read_document(f"a = 1\nb = {value}\nc = 2\n")
+    document = read_located(f"a = 1\nb = {value}\nc = 2\n")
     (fault,) = document.faults
     assert (fault.line, fault.key) == (2, "b") and len(fault.message) < 80 and document.data == {"a": 1, "c": 2}

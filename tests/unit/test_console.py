@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from attnres_train.observe.console import Zoned
-from attnres_train.observe.remaining import Remaining
+from attnres_train.observe.console import Remaining, Zoned
 
 
 @pytest.mark.parametrize(

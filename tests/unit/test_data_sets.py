@@ -10,7 +10,7 @@ import pytest
 
 from attnres_train.data.config import source_names, validation_sets
 from attnres_train.observe.metrics import validation_metrics
-from attnres_train.observe.tags import describe
+from attnres_train.observe.tags import describe_tag
 from attnres_train.progress import LossSum
 from tests.unit.config_files import broken_rules, flags, small
 
@@ -62,7 +62,7 @@ def test_the_loss_of_all_sets_is_the_mean_over_their_tokens() -> None:
     assert [values[f"loss/valid/{name}"] for name in losses] == [3.0, 1.0, 1.0]
     assert values["loss/valid_bits_per_byte"] == pytest.approx(44 / math.log(2) / (40 + 20 + 8))
     assert values["loss/valid_bits_per_byte/web"] == pytest.approx(3 / math.log(2) * 0.25)
-    assert all(describe(tag) for tag in (*values, "loss/train/en"))
+    assert all(describe_tag(tag) for tag in (*values, "loss/train/en"))
     assert validation_metrics({"": LossSum(6.0, 3)}, {"": None}) == {"loss/valid": 2.0}
     unknown = validation_metrics(losses, {"web": None, "books": 0.5, "one": 0.5})
     assert "loss/valid_bits_per_byte" not in unknown and "loss/valid_bits_per_byte/books" in unknown

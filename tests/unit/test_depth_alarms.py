@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnres_train.depth.layout import DepthLayout
-from attnres_train.observe import tail
+from attnres_train.observe import record_lines
 from attnres_train.observe.depth_alarms import DepthAlarms
 from attnres_train.observe.depth_look import DepthLook
 from attnres_train.observe.depth_recorder import DepthRecorder
@@ -173,9 +173,9 @@ def test_alarms_know_the_looks_before_a_resume(tmp_path: Path, caplog: pytest.Lo
 def test_the_last_lines_of_a_file_are_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lines"
     for block in (1, 3, 7, 64):
-        monkeypatch.setattr(tail, "BLOCK_BYTES", block)
+        monkeypatch.setattr(record_lines, "BLOCK_BYTES", block)
         for text in (b"", b"\n", b"a", b"a\n", b"one\ntwo\n\nthree\nfour\n", b"one\ntwo\nthree\ncut"):
             path.write_bytes(text)
             whole = [line for line in text.split(b"\n") if line]
-            assert tail.last_lines(path, 2) == whole[-2:]
-            assert tail.last_lines(path, 9) == whole
+            assert record_lines.last_lines(path, 2) == whole[-2:]
+            assert record_lines.last_lines(path, 9) == whole

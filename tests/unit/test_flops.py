@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.model.config import ModelConfig
 from attnres_train.model.size import depth_flops_per_token, training_flops_per_token
-from attnres_train.observe.metrics import Peaks, Timing, step_metrics
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.metrics import LogInterval, MfuTerms, Peaks, step_metrics
+from attnres_train.observe.tags import PHASES
 from attnres_train.parallel.grid import build_grid
 from attnres_train.plan.devices import device_called
 from attnres_train.progress import LossSum, StepReport, TrainState
@@ -61,11 +61,10 @@ def test_utilisation_is_against_the_dense_peak_of_a_device_that_is_known() -> No
     h200 = device_called("NVIDIA H200")
     assert h200 is not None and h200.peak_flops_per_second("bf16") == 989e12
     assert device_called("NVIDIA H100 PCIe") is None, "another card than the one of the table"
-    state, timing, peaks = TrainState(step=1), Timing(2.0, dict.fromkeys(PHASES, 0.1), 1, 4096), Peaks(1.0, 0)
+    state, interval, peaks = TrainState(step=1), LogInterval(2.0, dict.fromkeys(PHASES, 0.1), 1, 4096), Peaks(1.0, 0)
     report = StepReport({"train": LossSum(1.0, 1)}, 1.0, 1e-3, True, 4096, 0, 0, {}, {})
-    shared = {"flops_per_token": 1e9, "devices": 2, "peaks": peaks}
-    values = step_metrics(state, report, timing, peak_flops_per_second=989e12, **shared)
+    values = step_metrics(state, report, interval, MfuTerms(1e9, 989e12), devices=2, peaks=peaks)
     assert values["throughput/model_tflops_per_device"] == pytest.approx(1.024)
     assert values["throughput/mfu"] == pytest.approx(1.024 / 989)
-    values = step_metrics(state, report, timing, peak_flops_per_second=None, **shared)
+    values = step_metrics(state, report, interval, MfuTerms(1e9, None), devices=2, peaks=peaks)
     assert "throughput/mfu" not in values

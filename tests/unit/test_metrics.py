@@ -7,8 +7,8 @@ import math
 import pytest
 
 from attnres_train.observe.config import ObserveConfig
-from attnres_train.observe.metrics import Peaks, Timing, step_metrics, validation_metrics
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.metrics import LogInterval, MfuTerms, Peaks, step_metrics, validation_metrics
+from attnres_train.observe.tags import PHASES
 from attnres_train.progress import LossSum, StepReport, TrainState
 
 
@@ -24,13 +24,12 @@ def test_rates_are_over_all_steps_of_the_interval_and_of_one_device() -> None:
         votes={},
         seconds={},
     )
-    timing = Timing(seconds=8.0, phases={phase: 2.0 * n for n, phase in enumerate(PHASES)}, steps=4, tokens=400)
+    interval = LogInterval(seconds=8.0, phases={phase: 2.0 * n for n, phase in enumerate(PHASES)}, steps=4, tokens=400)
     found = step_metrics(
         TrainState(step=4, skipped_steps=3),
         report,
-        timing,
-        flops_per_token=6e9,
-        peak_flops_per_second=1e12,
+        interval,
+        MfuTerms(6e9, 1e12),
         devices=5,
         peaks=Peaks(1.5, 99),
     )

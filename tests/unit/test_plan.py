@@ -135,11 +135,11 @@ def test_layers_that_do_not_divide_by_stages_are_all_planned(
 
 
 def test_work_with_isolated_documents_is_an_upper_bound_and_says_so(tmp_path: Path) -> None:
-    whole, apart = plan(small(tmp_path)), plan(small(tmp_path, "--data.isolate_documents", "true"))
-    assert apart.setup.step_flops == whole.setup.step_flops and apart.memory == whole.memory
-    assert "attention inside documents is less" in plan_text(apart, "x")
+    whole, isolated = plan(small(tmp_path)), plan(small(tmp_path, "--data.isolate_documents", "true"))
+    assert isolated.setup.step_flops == whole.setup.step_flops and isolated.memory == whole.memory
+    assert "attention inside documents is less" in plan_text(isolated, "x")
     assert "documents" not in plan_text(whole, "x")
-    assert (as_json(whole)["isolate_documents"], as_json(apart)["isolate_documents"]) == (False, True)
+    assert (as_json(whole)["isolate_documents"], as_json(isolated)["isolate_documents"]) == (False, True)
 
 
 def test_7_layers_on_2_stages_count_7_layers_of_flops(tmp_path: Path) -> None:

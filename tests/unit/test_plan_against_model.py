@@ -11,7 +11,7 @@ import torch
 from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel.grid import build_grid
 from attnres_train.plan import plan
-from attnres_train.plan.memory import visit_of
+from attnres_train.plan.memory import visit_bytes
 from attnres_train.setup import Setup
 from attnres_train.trainer.build import build_parts
 from tests.bench.kept import live_bytes
@@ -66,5 +66,5 @@ def test_the_activation_estimate_is_near_what_stands_after_a_forward(mode: str, 
     wide = replace(config.model, hidden_size=64, ffn_hidden_size=176)
     config = replace(config, model=wide)
     (standing,) = run_ranks(standing_bytes, 1, config)
-    estimate = visit_of(Setup.of(config, 1, VOCABULARY), 0).activations
+    estimate = visit_bytes(Setup.of(config, 1, VOCABULARY), 0).activations
     assert 0.9 < estimate / standing <= 1.1

@@ -10,7 +10,7 @@ from megatron.core.pipeline_parallel.schedules import get_schedule_table
 
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.plan import plan
-from attnres_train.plan.memory import Visit, _at_peak
+from attnres_train.plan.memory import VisitBytes, _at_peak
 from tests.unit.config_files import flags, small
 
 
@@ -92,7 +92,7 @@ def test_more_micro_batches_than_the_pipeline_is_deep_need_no_more_memory(tmp_pa
     assert many == four
 
 
-def peak_by_simulation(visits: list[Visit], pipeline: int, rank: int, micro_batches: int) -> int:
+def peak_by_simulation(visits: list[VisitBytes], pipeline: int, rank: int, micro_batches: int) -> int:
     """megatron-core's order of forwards and backwards, played through for every micro-batch."""
     chunks = len(visits)
     table = get_schedule_table(micro_batches, chunks, pipeline)
@@ -137,13 +137,13 @@ def test_the_peak_is_that_of_the_whole_schedule(
         costs = costs[:1]
     rank = data.draw(st.integers(0, pipeline - 1))
     micro_batches = groups * pipeline + (extra % pipeline if len(costs) == 1 else 0)
-    visits = [Visit(*cost) for cost in costs]
+    visits = [VisitBytes(*cost) for cost in costs]
     shown = Schedule(pipeline, len(costs), min(micro_batches, 4 * pipeline))
     assert sum(_at_peak(visits, shown, rank)) == peak_by_simulation(visits, pipeline, rank, micro_batches)
 
 
 def test_1f1b_keeps_as_many_micro_batches_as_stages_lie_ahead() -> None:
-    peaks = [_at_peak([Visit(10, 1, 0)], Schedule(4, 1, 100), rank) for rank in range(4)]
+    peaks = [_at_peak([VisitBytes(10, 1, 0)], Schedule(4, 1, 100), rank) for rank in range(4)]
     assert peaks == [(10 * n, n) for n in (4, 3, 2, 1)]
 
 

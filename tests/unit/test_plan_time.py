@@ -19,9 +19,8 @@ from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan import as_json, plan
 from attnres_train.plan.device_file import DeviceFile, device_file_text, find_machine, read_device_file
 from attnres_train.plan.devices import DEVICES
-from attnres_train.plan.links import Links
 from attnres_train.plan.simulate import TurnSeconds, play, play_long
-from attnres_train.plan.speeds import Machine, machine_of
+from attnres_train.plan.speeds import Links, Machine, machine_of
 from attnres_train.plan.text import plan_text
 from tests.pace import slowdown
 from tests.unit.config_files import flags, small

@@ -13,10 +13,10 @@ from attnres_train.launch.process import PARENT, STOP_SIGNALS, parent_has_ended,
 from attnres_train.launch.record import Record, write_record
 from attnres_train.observe.claim import claim_run_folder, is_claimed
 from attnres_train.supervise import Attempt, Supervisor, folder_of, why_not_again
-from attnres_train.trainer.preflight import Standing, disagreements, notes
+from attnres_train.trainer.preflight import RankReport, disagreements, notes
 from tests.unit.config_files import SMALL, write
 
-SOUND = Standing(
+SOUND = RankReport(
     host="node-0",
     facts={"torch": "2.13.0", "attnres_train's code": "abc"},
     settings={"optimizer.beta2": 0.95},
@@ -29,7 +29,7 @@ SOUND = Standing(
 OTHER = replace(SOUND, host="node-1")
 
 
-def told(*everybody: Standing) -> str:
+def told(*everybody: RankReport) -> str:
     return "\n".join(map(str, disagreements(everybody, Path("/runs/my"))))
 
 

@@ -20,16 +20,15 @@ from attnres_train.errors import ExitCode
 from attnres_train.model.describe import describe
 from attnres_train.model.size import training_flops_per_token
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.depth_map import draw_map, over_equal_share
+from attnres_train.observe.depth_map import draw_map, over_equal_share, png
 from attnres_train.report.charts import Chart, Maps, range_without_spikes
-from attnres_train.report.compute import flops_per_token, parameters
 from attnres_train.report.curves import Curve, mean_by_stretch, smoothed, smoothing_span, thinned
 from attnres_train.report.depth_charts import by_depth_section, depth_maps, map_section
-from attnres_train.report.facts import differences, facts_of, facts_tables
+from attnres_train.report.facts import config_differences, facts_of, facts_tables, flops_per_token, parameters
 from attnres_train.report.live import live_chart, live_maps
 from attnres_train.report.page import page
 from attnres_train.report.run_folder import MOST_LOOKS, read_run, read_runs, short_names
-from attnres_train.report.still import png_of, still_chart, still_maps
+from attnres_train.report.still import still_chart, still_maps
 from attnres_train.report.training_charts import (
     MOST_POINTS,
     loss_section,
@@ -349,7 +348,7 @@ def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
     maps = depth_maps(run, 0)
     assert maps is not None
     for figure in (still_chart(loss_section([run]).items[0]), still_maps(maps)):
-        png_of(figure)  # a formula that is none raises here
+        png(figure)  # a formula that is none raises here
     (legend,) = still_chart(loss_section([run]).items[0]).legends
     assert [text.get_text() for text in legend.get_texts()] == [
         rf" _a\$\foo\$, {what}" for what in ("training", "validation")
@@ -499,7 +498,7 @@ def test_curves() -> None:
 def test_names_and_differences() -> None:
     assert short_names([("r", "a", "x"), ("r", "b", "x")]) == ["a/x", "b/x"]
     configs = {"one": {"a.b": True, "a.c": 1, "training.run_folder": "x"}, "two": {"a.b": 1, "a.c": 1, "a.d": [2]}}
-    assert differences(configs) == {"a.b": {"one": True, "two": 1}, "a.d": {"one": None, "two": [2]}}
+    assert config_differences(configs) == {"a.b": {"one": True, "two": 1}, "a.d": {"one": None, "two": [2]}}
 
 
 def test_facts_of_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from attnres_train.observe import event_file
 from attnres_train.observe.console import CONSOLE
 from attnres_train.observe.depth_recorder import DepthRecorder, PictureFolder
 from attnres_train.observe.event_file import EventFile
-from attnres_train.observe.metrics import Rates
+from attnres_train.observe.metrics import MfuTerms
 from attnres_train.observe.recorder import Recorder
 from attnres_train.observe.sinks import Guarded, JsonlSink, Sink, guarded_lines, keep_text
 from attnres_train.observe.tags import DEPTH_DESCRIPTIONS, DESCRIPTIONS
@@ -318,7 +318,7 @@ def test_a_recorder_begins_on_a_full_disk(
 
     no_space.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
     grid, state = cast(Grid, SimpleNamespace(keeps_run=True)), TrainState(step=4)
-    recorder = Recorder(config, grid, tmp_path, state, Rates(1e9, 1e12))
+    recorder = Recorder(config, grid, tmp_path, state, MfuTerms(1e9, 1e12))
     recorder.checkpoint_started(state, 0.1)
     names = ("metrics.jsonl", "tensorboard", "wandb", "depth.jsonl", "samples.jsonl")
     assert [words.partition(" cannot be written (No space")[0] for words in told(caplog)] == list(names)

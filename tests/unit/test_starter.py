@@ -13,8 +13,8 @@ import pytest
 from attnres_train.config.load import load_checked
 from attnres_train.data.indexed_writer import IndexedWriter
 from attnres_train.errors import Refused
-from attnres_train.starter.rules import run_of, window_of
-from attnres_train.starter.shape import in_words, read_size, shape_of
+from attnres_train.starter.rules import recipe_of, window_of
+from attnres_train.starter.shape import read_size, shape_of, size_in_words
 from attnres_train.tokenizer.training import TrainingOptions, train_model
 from data_tools.preprocess import main as preprocess
 from tests.unit.test_cli import as_json, run
@@ -149,7 +149,7 @@ def test_sizes_are_met_by_sound_shapes(size: str) -> None:
     assert model.hidden_size % model.num_attention_heads == 0
     assert model.num_attention_heads % (4 if read_size(size) >= 1e9 else 1) == 0
     assert 1 <= shape.blocks <= 12
-    assert read_size(in_words(shape.parameters)) == pytest.approx(shape.parameters, rel=0.01)
+    assert read_size(size_in_words(shape.parameters)) == pytest.approx(shape.parameters, rel=0.01)
     assert model.tie_embeddings == (2 * vocabulary * model.hidden_size > read_size(size) / 4)
 
 
@@ -170,7 +170,7 @@ def test_sizes_are_read_in_thousands() -> None:
 def test_rates_are_those_of_the_published_fit() -> None:
     """At 1e18 FLOPs, by hand: 0.3118 * 10^(-18 * 0.1250) and 0.2920 * 10^(18 * 0.3271)."""
     shape = shape_of(100_000_000, 32_000)
-    made = run_of(shape.model, shape.parameters, 10**11, 1024, 8)
+    made = recipe_of(shape.model, shape.parameters, 10**11, 1024, 8)
     model = shape.model
     attention = 2 * model.hidden_size * (model.hidden_size + model.query_groups * model.head_size)
     matrices = model.num_layers * (attention + 3 * model.hidden_size * model.ffn_hidden_size)
@@ -184,10 +184,10 @@ def test_rates_are_those_of_the_published_fit() -> None:
     tokens = made.steps * made.global_batch_size * 1024
     assert tokens == pytest.approx(20 * shape.parameters, rel=0.01) and made.passes < 1
     assert made.global_batch_size % 8 == 0 and made.global_batch_size == pytest.approx(made.batch_by_rule, rel=0.2)
-    short = run_of(shape.model, shape.parameters, 10**7, 1024, 8)
+    short = recipe_of(shape.model, shape.parameters, 10**7, 1024, 8)
     assert short.passes == pytest.approx(4, rel=0.02), "no more than four passes over the text"
     with pytest.raises(Refused, match="smaller model"):
-        run_of(shape.model, shape.parameters, 10**4, 1024, 8)
+        recipe_of(shape.model, shape.parameters, 10**4, 1024, 8)
 
 
 def test_windows_are_as_long_as_model_and_corpus_bear() -> None:

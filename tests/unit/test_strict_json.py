@@ -17,8 +17,7 @@ import pytest
 from attnres_train.cli import main
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.observe.depth_look import DepthLook
-from attnres_train.observe.plot import read_curve
-from attnres_train.observe.record_lines import record_of
+from attnres_train.observe.record_lines import parse_record, read_curve
 from attnres_train.observe.sinks import JsonlSink
 from attnres_train.report.run_folder import read_run
 from attnres_train.strict_json import as_strict, dumps, loads
@@ -67,7 +66,7 @@ def test_records_of_a_run_are_strict_and_resumes_keep_them(tmp_path: Path) -> No
     sink = JsonlSink(path, 1)
     sink.write(2, {"loss/train": math.nan, "optim/grad_norm": math.inf, "optim/skipped_steps": 1})
     sink.close()
-    steps = [record_of(line) for line in path.read_bytes().splitlines()]
+    steps = [parse_record(line) for line in path.read_bytes().splitlines()]
     assert [(record or {})["step"] for record in steps] == [1, 2]
     assert all(math.isnan((record or {})["loss/train"]) for record in steps)
     last = path.read_text().splitlines()[-1]
@@ -84,7 +83,7 @@ def test_a_look_that_is_not_finite_is_read_back(tmp_path: Path) -> None:
     sink.write(10, look.record())
     line = (tmp_path / "depth.jsonl").read_bytes()
     strictly(line)
-    assert same(DepthLook.of_record(record_of(line) or {}), look)
+    assert same(DepthLook.of_record(parse_record(line) or {}), look)
 
 
 @pytest.mark.parametrize("writes", [json.dumps, dumps], ids=["older", "strict"])

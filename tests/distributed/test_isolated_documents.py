@@ -73,32 +73,32 @@ def build(case: str) -> StageModel:
     return stage
 
 
-def losses(stage: StageModel, tokens: Tensor, apart: Documents | None) -> Tensor:
+def losses(stage: StageModel, tokens: Tensor, isolated: Documents | None) -> Tensor:
     stage.set_input_tensor([None])
-    return stage(tokens[:, :-1], tokens[:, 1:], apart)[0]
+    return stage(tokens[:, :-1], tokens[:, 1:], isolated)[0]
 
 
-def computed(stage: StageModel, pieces: list[Tensor], apart: Documents | None) -> Computed:
+def computed(stage: StageModel, pieces: list[Tensor], isolated: Documents | None) -> Computed:
     """All losses, and the gradients of their sum."""
     stage.zero_grad()
-    found = torch.cat([losses(stage, piece, apart) for piece in pieces])
+    found = torch.cat([losses(stage, piece, isolated) for piece in pieces])
     found.sum().backward()
     gradients = {name: p.grad.clone() for name, p in stage.named_parameters() if p.grad is not None}
     return Computed(found.detach(), gradients)
 
 
 def outcome(case: str) -> Outcome:
-    stage, tokens, apart = build(case), window(), documents(LENGTHS)
+    stage, tokens, isolated = build(case), window(), documents(LENGTHS)
     pieces = [tokens[:, start : start + length + 1] for start, length in zip(BEGINS, LENGTHS, strict=True)]
     with torch.no_grad():
         changed = {
-            place: losses(stage, with_another(tokens, place), apart)
+            place: losses(stage, with_another(tokens, place), isolated)
             for place in range(TOKENS)
             if tokens[0, place] != END_OF_DOCUMENT
         }
         changed_whole = losses(stage, with_another(tokens, CHANGED), None)
     return Outcome(
-        computed(stage, [tokens], apart),
+        computed(stage, [tokens], isolated),
         computed(stage, pieces, None),
         computed(stage, [tokens], None),
         changed,
@@ -154,10 +154,10 @@ def test_no_token_changes_a_bit_of_another_document(case: str, by_mode: dict[str
 
 def loss_sums() -> tuple[float, float, float]:
     """Of a step: through the pipeline; micro-batch by micro-batch through the model; and without isolation."""
-    config = tiny_config("block, documents apart")
+    config = tiny_config("block, isolated documents")
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
-    batches = step_batches(0, apart=True)
+    batches = step_batches(0, isolated=True)
     (chunk,) = parts.engine.chunks
     with torch.no_grad():
         totals = parts.pipeline.run(parts.engine.chunks, batches, forward_only=True).totals
@@ -165,9 +165,9 @@ def loss_sums() -> tuple[float, float, float]:
         totals_crossing = parts.pipeline.run(parts.engine.chunks, crossing, forward_only=True).totals
         expected = 0.0
         for batch in batches:
-            apart = Documents.of(batch.segments_BT, grid.device)
+            isolated = Documents.of(batch.segments_BT, grid.device)
             chunk.module.set_input_tensor([None])
-            expected += (chunk(batch.tokens_BT, batch.labels_BT, apart) * batch.loss_mask_BT).sum().item()
+            expected += (chunk(batch.tokens_BT, batch.labels_BT, isolated) * batch.loss_mask_BT).sum().item()
     return totals.whole.loss, expected, totals_crossing.whole.loss
 
 
