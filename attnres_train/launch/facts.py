@@ -7,6 +7,8 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+CODE = ("*.py", "*.cpp", "*.toml")
+"""What a run computes with: also the data sheets that a plan reads."""
 LIBRARIES = ("torch", "megatron-core", "numpy", "deepspeed")
 
 
@@ -25,7 +27,7 @@ def code_hash() -> str:
     """A hash of the package's source files, wherever they lie."""
     root = Path(__file__).parents[1]
     whole = hashlib.sha256()
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.cpp")]):
+    for path in sorted(path for ending in CODE for path in root.rglob(ending)):
         whole.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return whole.hexdigest()[:12]
 

@@ -12,7 +12,7 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan import plan
-from attnres_train.plan.memory import visit_of, worst_rank_memory
+from attnres_train.plan.memory import visit_bytes, worst_rank_memory
 from attnres_train.plan.simulate import TurnSeconds, play
 from attnres_train.plan.speeds import Link, Machine, Rates
 from attnres_train.plan.timing import Timing
@@ -402,7 +402,7 @@ def test_the_largest_span_of_any_chunk_stands_while_it_is_made_again(tmp_path: P
     settings = {"parallel__pipeline": 2, "parallel__virtual": 2, "parallel__layers_per_stage": "[1, 1, 2, 1]"}
     settings |= {"model__num_layers": 5, "residual__block_size": 4, "model__qk_norm": "false"}
     setup = planned(tmp_path, 2, None, training__recompute="block", **settings).setup
-    visits = [visit_of(setup, stage) for stage in (0, 2)]
+    visits = [visit_bytes(setup, stage) for stage in (0, 2)]
     weights = [visit.activations + visit.history for visit in visits]
     standing = setup.schedule_to_peak.at_peak(0, weights, [visit.owed for visit in visits])
     kept = sum(n * visit.activations for n, visit in zip(standing.in_flight, visits, strict=True))

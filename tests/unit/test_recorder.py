@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from attnres_train.observe import recorder as module
-from attnres_train.observe.metrics import Peaks, Rates
-from attnres_train.observe.phases import PHASES
+from attnres_train.observe.metrics import MfuTerms, Peaks
 from attnres_train.observe.recorder import Recorder
+from attnres_train.observe.tags import PHASES
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import LossSum, StepReport, TrainState
 from tests.distributed.tiny import tiny_config
@@ -53,7 +53,7 @@ def test_samples_are_recorded_in_the_order_of_the_data(tmp_path: Path, monkeypat
     for speaks in (True, False):
         grid = SimpleNamespace(keeps_run=speaks, world_size=4, data_rank=0, speaks_for_replica=speaks, control=None)
         state = TrainState(step=1)
-        made = Recorder(replace(config, observe=observe), cast(Grid, grid), tmp_path, TrainState(), Rates(1e6, None))
+        made = Recorder(replace(config, observe=observe), cast(Grid, grid), tmp_path, TrainState(), MfuTerms(1e6, None))
         made.step(state, report(10, 0.0), [["a", "b"], ["e", "f"]], last=False)
         made.close()
     assert mine == [(0, [["a", "b"], ["e", "f"]]), None]
@@ -71,7 +71,7 @@ def test_seconds_and_tokens_are_those_of_the_steps_since_the_last_record(
     observe = replace(config.observe, log_interval_steps=2, tensorboard=False, depth_interval=None)
     grid = cast(Grid, SimpleNamespace(keeps_run=True, world_size=2))
     state = TrainState(step=10, samples=80, tokens=1000)
-    recorder = Recorder(replace(config, observe=observe), grid, tmp_path, state, Rates(1e6, None))
+    recorder = Recorder(replace(config, observe=observe), grid, tmp_path, state, MfuTerms(1e6, None))
 
     def trained(tokens: int, seconds: float, *, last: bool = False) -> None:
         nonlocal state
