@@ -19,9 +19,10 @@ import numpy as np
 
 from attnres_train import __version__
 from attnres_train.data.files import blocks_of
-from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, list_path, sidecar_path
+from attnres_train.data.indexed import IndexedReader
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile, open_pair
+from attnres_train.data.paths import bin_path, idx_path, list_path, sidecar_path
 from attnres_train.errors import Problem, Refused, refuse
 from data_tools.command import Report, Tool, ToolParser, prefix_argument
 from data_tools.progress import progress

@@ -16,9 +16,9 @@ from typing import Any
 
 from attnres_train import __version__
 from attnres_train.data.files import partial_path
-from attnres_train.data.indexed import bin_path, list_path
 from attnres_train.data.indexed_writer import IndexedWriter, PairFacts
 from attnres_train.data.manifest import Manifest, SourceFile
+from attnres_train.data.paths import bin_path, list_path
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.loss import LOSSLESS, loss_in_words
 from data_tools.assemble import Assembly

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import idx_path
 from attnres_train.data.manifest import Manifest, Options, Part, lists_of, open_pair
+from attnres_train.data.paths import idx_path
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer
 from attnres_train.tokenizer.protocol import Tokenizer

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import IndexedReader, bin_path, idx_path
+from attnres_train.data.indexed import IndexedReader
 from attnres_train.data.manifest import Manifest, lists_of, open_pair
+from attnres_train.data.paths import bin_path, idx_path
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.tokenizer.load import load_tokenizer_of
 from attnres_train.tokenizer.protocol import Tokenizer

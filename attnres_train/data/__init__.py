@@ -1,6 +1,7 @@
 """From token files to batches; only `loader.py` and what is on top of it know torch.
 
     files.py      files written aside and published together, by rename
+    paths.py      names of the files of a corpus
     indexed.py    a `.bin/.idx` pair of tokens, its format and reader
     indexed_writer.py  its writer
     manifest.py   the `.json` beside a pair: which tokenizer made it, from what, how much

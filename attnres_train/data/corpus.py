@@ -23,9 +23,9 @@ import numpy.typing as npt
 from attnres_train.data.blend import Blend
 from attnres_train.data.drawn import drawn_digest
 from attnres_train.data.files import sha256_of_file
-from attnres_train.data.indexed import bin_path, idx_path, sidecar_path
 from attnres_train.data.manifest import Manifest, open_pair
 from attnres_train.data.order import SampleOrder, derive_key
+from attnres_train.data.paths import bin_path, idx_path, sidecar_path
 from attnres_train.errors import Problem, Refused, refuse
 
 

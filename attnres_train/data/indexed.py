@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from attnres_train.data.paths import bin_path, idx_path
 from attnres_train.errors import Refused, refuse
 from attnres_train.tokenizer.file_kinds import what_it_is
 
@@ -58,26 +59,6 @@ def token_type(vocabulary_size: int) -> np.dtype[np.integer]:
     no reader depends on: the width is in the index.
     """
     return TOKEN_TYPES[8] if vocabulary_size <= 1 << 16 else TOKEN_TYPES[4]
-
-
-def bin_path(prefix: str | Path) -> Path:
-    """The token file of the pair `prefix`."""
-    return Path(f"{prefix}.bin")
-
-
-def idx_path(prefix: str | Path) -> Path:
-    """The index of the pair `prefix`."""
-    return Path(f"{prefix}.idx")
-
-
-def sidecar_path(prefix: str | Path) -> Path:
-    """The manifest of the pair `prefix`."""
-    return Path(f"{prefix}.json")
-
-
-def list_path(prefix: str | Path, content: str) -> Path:
-    """A list beside the pair `prefix`: `metadata` of its documents, or the records that were `skipped`."""
-    return Path(f"{prefix}.{content}.ndjson")
 
 
 class IndexedReader:

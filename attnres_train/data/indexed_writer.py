@@ -21,11 +21,9 @@ from attnres_train.data.indexed import (
     TOKEN_TYPES,
     VERSION,
     Tokens,
-    bin_path,
-    idx_path,
-    sidecar_path,
     token_type,
 )
+from attnres_train.data.paths import bin_path, idx_path, sidecar_path
 from attnres_train.errors import refuse
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from attnres_train.data.indexed import IndexedReader, sidecar_path
+from attnres_train.data.indexed import IndexedReader
+from attnres_train.data.paths import sidecar_path
 from attnres_train.errors import refuse
 
 MANIFEST_VERSION = 2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import Weights, blend_weights, validation_sets
-from attnres_train.data.indexed import bin_path, idx_path
+from attnres_train.data.paths import bin_path, idx_path
 from attnres_train.errors import Problem, Unused
 
 _MOST_SAMPLES = 2**63 - 1

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, token_type
+from attnres_train.data.indexed import IndexedReader, token_type
 from attnres_train.data.indexed_writer import IndexedWriter
+from attnres_train.data.paths import bin_path, idx_path
 from attnres_train.errors import Refused
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [0, 0]]

@@ -9,8 +9,9 @@ import pytest
 import torch
 from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
 
-from attnres_train.data.indexed import IndexedReader, bin_path, idx_path, token_type
+from attnres_train.data.indexed import IndexedReader, token_type
 from attnres_train.data.indexed_writer import IndexedWriter
+from attnres_train.data.paths import bin_path, idx_path
 
 
 def random_documents(vocabulary_size: int) -> list[np.ndarray]:

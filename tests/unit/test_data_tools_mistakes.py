@@ -21,8 +21,9 @@ from pyarrow import parquet
 from tokenizers import Tokenizer as Library
 from tokenizers import models, pre_tokenizers
 
-from attnres_train.data.indexed import HEADER, IndexedReader, idx_path
+from attnres_train.data.indexed import HEADER, IndexedReader
 from attnres_train.data.indexed_writer import IndexedWriter
+from attnres_train.data.paths import idx_path
 from attnres_train.errors import Refused
 from attnres_train.strict_json import as_text, dumps
 from attnres_train.tokenizer.training import TrainingOptions, train_model

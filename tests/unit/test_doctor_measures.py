@@ -102,7 +102,7 @@ def test_the_speed_test_sends_both_ways(monkeypatch: pytest.MonkeyPatch, capsys:
     timed.get_backend = lambda: "gloo"  # type: ignore[attr-defined]
     timed.destroy_process_group = lambda: None  # type: ignore[attr-defined]
     monkeypatch.setattr(speed, "dist", timed)
-    monkeypatch.setattr(speed, "meet", lambda: (0, 3, torch.device("cpu")))
+    monkeypatch.setattr(speed, "join_group", lambda: (0, 3, torch.device("cpu")))
     monkeypatch.setattr(speed, "there_and_back", timed.there_and_back)
     monkeypatch.setattr(speed, "seconds_together", timed.seconds_together)
     speed.main()
