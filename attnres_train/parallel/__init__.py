@@ -9,6 +9,7 @@ cache.py      the history of every micro-batch in flight on a rank, and the acco
 lane.py       messages of one direction between neighbours
 pool.py       receive buffers, used again
 transport.py  the bundle and the communicator under megatron-core's schedules
+lanes.py      the groups of these messages, and how they are connected before anything is computed
 pipeline.py   one run of the schedule
 light_imports.py  megatron-core imported at half the price
 cpu.py        what lets megatron-core run without CUDA; does nothing where CUDA is

@@ -14,7 +14,7 @@ that names micro-batch, source, stage and rank. So is a call out of turn: see `V
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -132,7 +132,13 @@ class HistoryCache:
             return
         self._move(micro_batch, stage, Visit.AWAY)
         if self.offload is not None and torch.is_grad_enabled():
-            self.offload.park(flight.values())
+            self.offload.park(flight.values(), in_use=self._in_use(micro_batch))
+
+    def _in_use(self, micro_batch: int) -> Iterator[Tensor]:
+        """What visits compute with, or still send: what one of them has sent may be what the next one reads."""
+        for (of_micro_batch, _), flight in self._in_flight.items():
+            if of_micro_batch == micro_batch and flight.visit is not Visit.AWAY:
+                yield from flight.values()
 
     def wanted(self, micro_batch: int, stage: int) -> None:
         """`stage` is about to run backward."""

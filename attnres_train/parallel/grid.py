@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,13 +17,7 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.cpu import adapt_megatron_to_cpu
-
-
-class Lanes(NamedTuple):
-    """Process groups of the pipeline's messages, (even senders, odd senders) each."""
-
-    forward: tuple[dist.ProcessGroup, dist.ProcessGroup]
-    backward: tuple[dist.ProcessGroup, dist.ProcessGroup]
+from attnres_train.parallel.lanes import Lanes, connect, make_lanes
 
 
 @dataclass(frozen=True)
@@ -31,8 +25,7 @@ class Grid:
     """Degrees and groups; `groups` is megatron-core's collection.
 
     `control` is a gloo group of all ranks for decisions that must agree (stop, skip, publish). `lanes` are groups
-    over the pipeline ranks for messages between neighbours: two for each direction, which senders of even and of
-    odd rank use, so that what a rank sends and what it receives never share one.
+    over the pipeline ranks for messages between neighbours.
     """
 
     parallel: ParallelConfig
@@ -80,12 +73,9 @@ class Grid:
         """One rank of those that hold a copy each of what is not cut: the first tensor rank."""
         return self.tensor_rank == 0
 
-    def lane_groups(
-        self, lane: tuple[dist.ProcessGroup, dist.ProcessGroup], step: int
-    ) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-        """The groups this rank sends and receives with on a lane on which messages move by `step` ranks."""
-        rank, pipeline = self.pipeline_rank, self.parallel.pipeline
-        return lane[rank % 2], lane[(rank - step) % pipeline % 2]
+    def lane_groups(self, step: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        """The groups this rank sends and receives with where messages move by `step` ranks, 1 or -1."""
+        return self.lanes.of(self.pipeline_rank, self.parallel.pipeline, step)
 
     def stages(self) -> list[int]:
         """The global stages of this rank, in the order of its chunks."""
@@ -127,13 +117,16 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     # Streams differ between replicas and stages; megatron-core adds the tensor rank where that must differ too.
     model_parallel_cuda_manual_seed(seed + 1_000 * groups.pp.rank() + 100_000 * groups.dp.rank())
+    ring = parallel.virtual > 1
+    lanes = make_lanes(groups.pp, ring, timeout)
+    connect(lanes, groups.pp, ring, device)
     return Grid(
         parallel=parallel,
         world_size=dist.get_world_size(),
         rank=dist.get_rank(),
         device=device,
         groups=groups,
-        lanes=_lanes(groups.pp, timeout),
+        lanes=lanes,
         control=dist.new_group(backend="gloo", timeout=timeout),
     )
 
@@ -158,21 +151,6 @@ def _one_group_for_a_lone_rank() -> Iterator[None]:
         yield
     finally:
         parallel_state.create_group = create
-
-
-def _lanes(pipeline: dist.ProcessGroup, timeout: datetime.timedelta) -> Lanes:
-    """Four more groups with the members of `pipeline`; every rank takes part in making every such group."""
-    if pipeline.size() == 1:
-        return Lanes((pipeline, pipeline), (pipeline, pipeline))
-    members: list[list[int]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(members, dist.get_process_group_ranks(pipeline))
-
-    def twin() -> dist.ProcessGroup:
-        made = [dist.new_group(list(ranks), timeout=timeout) for ranks in sorted({tuple(ranks) for ranks in members})]
-        (mine,) = [group for group in made if group != dist.GroupMember.NON_GROUP_MEMBER]
-        return mine
-
-    return Lanes((twin(), twin()), (twin(), twin()))
 
 
 def stop_process_group() -> None:

@@ -18,11 +18,13 @@ class HostOffload:
     def __init__(self) -> None:
         self._parked: dict[int, Tensor] = {}
 
-    def park(self, tensors: Iterable[Tensor]) -> None:
-        """Empty the storages of `tensors`, which must not be read or written until they are fetched."""
+    def park(self, tensors: Iterable[Tensor], in_use: Iterable[Tensor] = ()) -> None:
+        """Empty the storages of `tensors`, which must not be read or written until they are fetched; not those that
+        `in_use` shares."""
+        stay = {tensor.untyped_storage()._cdata for tensor in in_use}
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            if storage._cdata in self._parked or storage.nbytes() == 0:
+            if storage._cdata in self._parked or storage._cdata in stay or storage.nbytes() == 0:
                 continue
             host = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=tensor.is_cuda)
             host.copy_(_bytes_of(tensor), non_blocking=True)

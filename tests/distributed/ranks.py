@@ -18,6 +18,19 @@ import torch.distributed as dist
 TIMEOUT_SECONDS = 120
 
 
+class Meeting:
+    """How ranks meet: through a file in `folder`, which is theirs alone."""
+
+    def __init__(self, folder: Path):
+        self.rendezvous = folder / "rendezvous"
+
+    def join(self, rank: int, world: int) -> None:
+        """Called by a forked rank."""
+        timeout = timedelta(seconds=TIMEOUT_SECONDS)
+        method = f"file://{self.rendezvous}"
+        dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world, timeout=timeout)
+
+
 def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
     """`function(*arguments)` on `world_size` ranks of one process group; results in rank order.
 
@@ -26,10 +39,10 @@ def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any) ->
     """
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        rendezvous = Path(folder) / "rendezvous"
+        meeting = Meeting(Path(folder))
         queue = context.SimpleQueue()
         processes = [
-            context.Process(target=_rank, args=(rank, world_size, rendezvous, queue, function, arguments))
+            context.Process(target=_rank, args=(rank, world_size, meeting, queue, function, arguments))
             for rank in range(world_size)
         ]
         for process in processes:
@@ -52,7 +65,7 @@ def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any) ->
 def _rank(
     rank: int,
     world_size: int,
-    rendezvous: Path,
+    meeting: Meeting,
     queue: Any,
     function: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -60,13 +73,7 @@ def _rank(
     try:
         torch.set_num_threads(1)
         os.environ.pop("RANK", None)
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{rendezvous}",
-            rank=rank,
-            world_size=world_size,
-            timeout=timedelta(seconds=TIMEOUT_SECONDS),
-        )
+        meeting.join(rank, world_size)
         # Plain pickle: the queue's own would pass tensors as handles that die with this process.
         queue.put((rank, None, pickle.dumps(function(*arguments))))
         dist.barrier()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -111,9 +112,9 @@ def parked_by_a_step(config: RunConfig) -> tuple[int, int]:
     assert offload is not None
     parked, park = [], offload.park
 
-    def counted(tensors: list[Tensor]) -> None:
+    def counted(tensors: Iterable[Tensor], in_use: Iterable[Tensor] = ()) -> None:
         before = offload.parked_bytes
-        park(tensors)
+        park(tensors, in_use)
         parked.append(offload.parked_bytes - before)
 
     offload.park = counted  # type: ignore[method-assign, assignment]

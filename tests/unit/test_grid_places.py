@@ -1,4 +1,4 @@
-"""Places in a grid, lanes and messages, without processes: on any number of stages, odd ones with them."""
+"""Places in a grid and messages, without processes: on any number of stages, odd ones with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from attnres_train.parallel import grid as grid_module
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.lane import Inbox, Lane
@@ -32,17 +31,6 @@ def place(pipeline: int, rank: int, tensor: int = 1, data: int = 1, virtual: int
     return Grid(parallel, tensor * data * pipeline, rank, torch.device("cpu"), groups, lanes, lanes)
 
 
-@pytest.mark.parametrize("pipeline", [2, 3, 4, 5, 7])
-@pytest.mark.parametrize("step", [1, -1])
-def test_what_a_rank_sends_its_neighbour_hears_on_the_same_lane(pipeline: int, step: int) -> None:
-    lane: Any = ("even", "odd")
-    for rank in range(pipeline):
-        sends, hears = place(pipeline, rank).lane_groups(lane, step)
-        assert place(pipeline, (rank + step) % pipeline).lane_groups(lane, step)[1] == sends
-        if pipeline % 2 == 0 or rank not in (0, pipeline - 1):
-            assert sends != hears, "a receive would wait behind a send"
-
-
 def test_every_replica_has_one_owner_of_the_loss() -> None:
     owners = [rank for rank in range(12) if place(3, rank, tensor=2, data=2).owns_loss]
     assert owners == [8, 10]
@@ -55,25 +43,6 @@ def test_every_replica_has_one_owner_of_the_loss() -> None:
 def test_chunks_go_round_the_ranks() -> None:
     assert [place(3, rank, virtual=2).stages() for rank in range(3)] == [[0, 3], [1, 4], [2, 5]]
     assert place(2, 1, virtual=3).stages() == [1, 3, 5]
-
-
-def test_no_two_of_the_four_lanes_share_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[object] = []
-
-    def new_group(*_: object, **__: object) -> object:
-        made.append(object())
-        return made[-1]
-
-    fake = SimpleNamespace(
-        get_world_size=lambda: 3,
-        all_gather_object=lambda members, mine: members.__setitem__(slice(None), [mine] * 3),
-        get_process_group_ranks=lambda _: [0, 1, 2],
-        new_group=new_group,
-        GroupMember=SimpleNamespace(NON_GROUP_MEMBER=None),
-    )
-    monkeypatch.setattr(grid_module, "dist", fake)
-    lanes = grid_module._lanes(group(0, 3), None)  # type: ignore[arg-type]
-    assert len({id(one) for one in (*lanes.forward, *lanes.backward)}) == 4
 
 
 class Work:

@@ -18,6 +18,7 @@ from attnres_train.depth.history import History
 from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.source import Source
 from attnres_train.parallel.cache import HistoryCache, HistoryError
+from attnres_train.parallel.offload import HostOffload
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
@@ -301,6 +302,22 @@ def test_a_message_that_left_late_is_no_news(calls: str) -> None:
     for call in ("end", "wanted"):
         with refused(f"`{call}` came after `wanted`$"):
             getattr(cache, call)(0, 1)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["a stage that sends", "the last stage"])
+def test_what_a_later_stage_computes_with_is_not_parked_by_news_of_an_earlier_one(last: bool) -> None:
+    """News that stage 1 has sent may come while stage 3, or 2 of 5 stages on 2 ranks, reads the same memory."""
+    plan = CACHED if last else replace(CACHED, layout=DepthLayout(12, "block", 2), layers_per_stage=(1,) * 6, virtual=3)
+    pool = PoisonPool(SHAPE, torch.float64, torch.device("cpu"), 99)
+    cache = HistoryCache(plan, 1, pool, "rank 1", HostOffload())
+    first = [pool.take().fill_(number) for number in range(plan.hop_into(1).slices)]
+    history = cache.arrive(0, 1, first)
+    made = {number: Source.leaf(pool.take().fill_(9)) for number in plan.made_on(1)}
+    cache.depart(0, 1, replace(history, sources={**history.sources, **made}))
+    later = cache.arrive(0, 3, [pool.take().fill_(5) for _ in range(plan.hop_into(3).slices)])
+    cache.left(0, 1)
+    assert all(source.value.untyped_storage().nbytes() for source in later.sources.values())
+    assert later.sources[0].value.eq(0).all()
 
 
 @pytest.mark.parametrize("call", ["end", "wanted", "returned"])
