@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from attnres_train.errors import ExitCode
+from attnres_train.launch.missing import heard_of_watchdog
 from attnres_train.launch.process import LAUNCHER_STOPS
 from attnres_train.launch.record import FAILURES, Record
 
@@ -43,6 +44,8 @@ class LauncherWords:
     by_pid: dict[int, int]
     by_rank: dict[int, int]
     any_signal: int | None = None
+    watchdogs: dict[int, str] = field(default_factory=dict)
+    """By rank: the operation that its watchdog says it waited for in vain, and which the launcher takes for a crash."""
     _rank: int | None = None
 
     @classmethod
@@ -59,12 +62,24 @@ class LauncherWords:
             self._rank = None
         elif found := _DEEPSPEED.search(line):
             self.any_signal = int(found[1])
+        elif heard := heard_of_watchdog(line):
+            self.watchdogs.setdefault(*heard)
 
     def of(self, rank: int, pid: int | None) -> int | None:
         """The exit code of a rank, negative for a signal; None if the launcher did not say."""
         if pid is not None and pid in self.by_pid:
             return self.by_pid[pid]
         return self.by_rank.get(rank, self.any_signal)
+
+    def waited(self, record: Record) -> str | None:
+        """For what the rank of `record` waited in vain until its watchdog aborted it; None if it ended otherwise.
+
+        What the watchdog said may have gone elsewhere: a rank that stood in a wait, and aborted, is one as well. How it
+        ended is unknown where the launcher was itself ended while it waited for the rank that hangs.
+        """
+        code = self.of(record.rank, record.pid)
+        aborted = code == -signal.SIGABRT or (code is None and bool(self.watchdogs))
+        return self.watchdogs.get(record.rank, record.stuck if record.waits and aborted else None)
 
 
 def is_own_word(line: str) -> bool:

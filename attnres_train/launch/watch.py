@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from attnres_train.launch.commands import gated
+from attnres_train.launch.missing import Sightings, waited_in_vain
 from attnres_train.launch.process import alive, end_with_parent, is_stopped, job_processes, send
 from attnres_train.launch.record import (
     FAILURES,
@@ -92,6 +93,8 @@ class Job:
         self._failed_at: float | None = None
         self._asked_others_at = time.monotonic()
         self._asked_at: float | None = None
+        self._sightings = Sightings()
+        self._at_failure: Mapping[int, Record] = {}
         self._shared: set[Path] = set()
         """Where the ranks leave their records beside the job's folder."""
 
@@ -166,7 +169,7 @@ class Job:
         """Note a failure, and end what is left after the time that is due to it."""
         now = time.monotonic()
         if self._failed_at is None and self._has_failed():
-            self._failed_at = now
+            self._failed_at, self._at_failure = now, self._everybody(self._read())
         if self.launcher.poll() is not None and self._failed_at is None and not self.asked:
             self._failed_at = now
             if killed_launcher(self.launcher.returncode):
@@ -180,6 +183,7 @@ class Job:
 
     def _has_failed(self) -> bool:
         records = self._read()
+        self._sightings.note(records, time.monotonic())
         gone = set(records) & set(self.local)
         running = self._running(records)
         for rank in gone:
@@ -224,12 +228,19 @@ class Job:
         mine = self._read()
         running = set() if self.remote else self._running(mine)
         own_ends = [rank for rank in self.local if rank not in self._ended_here]
-        for record in silent_ends(mine, own_ends, running, self.words, time.time()):
+        silent = silent_ends(mine, own_ends, running, self.words, time.time())
+        operations = {record.rank: name for record in silent if (name := self.words.waited(record)) is not None}
+        waited_in_vain(silent, operations, self._sightings.before, self._at_failure)
+        for record in silent:
             mine[record.rank] = record
             self._spread(record)
+        return self._everybody(mine)
+
+    def _everybody(self, mine: Mapping[int, Record]) -> dict[int, Record]:
+        """`mine`, and what the ranks of other nodes left in the run folder, if it is shared."""
         folders = {shared_folder(record.log) for record in mine.values() if record.log}
         theirs = [r for folder in folders for r in read_records(folder).values() if r.time > self.began - 5]
-        return newest([*theirs]) | mine
+        return newest(theirs) | dict(mine)
 
     def _spread(self, record: Record) -> None:
         """Write what was found out about a rank where the other nodes may see it."""

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
+from attnres_train.launch.missing import missing_in_words
 from attnres_train.launch.process import PARENT, is_gone, output_is_closed
 from attnres_train.launch.record import (
     JOB,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 1.0
 MOST_PATIENCE_SECONDS = 60.0
 FRAMES = 6
+_WAITS = (".wait(", ".item(", ".tolist(", ".cpu(", "synchronize(")
 _KEY = "attnres_train/rank/"
 _MEETING = "attnres_train/meeting"
 
@@ -133,7 +135,7 @@ class Presence:
     def _missing(self) -> str:
         before = self._others()
         time.sleep(4 * BEAT_SECONDS)
-        return missing_in_words(self.record, before, self._others(), self.world_size)
+        return missing_in_words(self.record, before, self._others(), range(self.world_size))
 
     def _others(self) -> dict[int, Record]:
         if self._store is None:
@@ -191,34 +193,11 @@ class Presence:
                 write_record(self.record, folder)
 
 
-def missing_in_words(
-    mine: Record, before: dict[int, Record], after: dict[int, Record], world_size: int, most: int = 4
-) -> str:
-    """Why `mine` waits in vain. `before` and `after`: what the others said, some beats apart."""
-    silent, behind, ended, busy = [], [], [], []
-    for rank in (rank for rank in range(world_size) if rank != mine.rank):
-        record = after.get(rank)
-        if record is None:
-            silent.append(f"rank {rank}, which never said where it is")
-        elif record.end is not None:
-            ended.append(f"rank {rank} on {record.host}, which ended ({record.end}: {record.reason})")
-        elif rank in before and before[rank].time == record.time:
-            silent.append(f"{record.place()}, which does not answer: stopped (SIGSTOP), or its machine or link is down")
-        elif record.moves < mine.moves:
-            behind.append(f"{record.place()}{_stack(record)}")
-        elif record.stuck is not None and not record.waits:
-            busy.append(f"{record.place()}{_stack(record)}")
-    for kind in (silent, behind, ended, busy):
-        if kind:
-            more = f", and {len(kind) - most} more" if len(kind) > most else ""
-            return "missing: " + "; ".join(kind[:most]) + more
-    return "every rank answers and waits too: the ranks do not agree on what comes next, or a message was lost"
-
-
 def is_wait(frame: FrameType) -> bool:
-    """Whether the innermost call is one that waits for other ranks."""
+    """Whether the innermost call is one that waits for other ranks, or for a GPU, which may itself wait for others:
+    NCCL's operations are queued there, and the host stands where it first needs what they bring."""
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return "torch/distributed/" in frame.f_code.co_filename or ".wait(" in line
+    return "torch/distributed/" in frame.f_code.co_filename or any(call in line for call in _WAITS)
 
 
 def frame_in_words(frame: FrameType) -> str:
@@ -230,7 +209,3 @@ def _frames(frame: FrameType | None) -> Iterable[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _stack(record: Record) -> str:
-    return f", stack: {record.stuck}" if record.stuck else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from attnres_train.errors import ExitCode
+from attnres_train.launch.missing import missing_in_words, waited_in_vain
 from attnres_train.launch.record import End, Record, newest
 from attnres_train.launch.verdict import LauncherWords, is_own_word, judge, killed_in_words, silent_ends
-from attnres_train.observe.presence import missing_in_words
 
 
 def record(rank: int, end: End | None = None, time: float = 0.0, reason: str = "why", step: int | None = 3) -> Record:
@@ -165,19 +165,55 @@ def test_who_is_missing_when_a_wait_ends() -> None:
     mine = point(0, 9, 7)
     waiting = {1: point(1, 9, 7, "torch all_reduce", waits=True)}
     then = {1: point(1, 5, 7)}
-    busy = missing_in_words(mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 9, 7, "loader.py:3 read")}, 3)
+    busy = missing_in_words(
+        mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 9, 7, "loader.py:3 read")}, range(3)
+    )
     assert busy == "missing: rank 2 on node-2, at step 4 (training), stack: loader.py:3 read"
     behind = missing_in_words(
-        mine, then | {2: point(2, 5, 6)}, waiting | {2: point(2, 9, 6, "disk.py:1 wait", True)}, 3
+        mine, then | {2: point(2, 5, 6)}, waiting | {2: point(2, 9, 6, "disk.py:1 wait", True)}, range(3)
     )
     assert behind == "missing: rank 2 on node-2, at step 4 (training), stack: disk.py:1 wait"
-    silent = missing_in_words(mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 5, 7)}, 3)
+    silent = missing_in_words(mine, then | {2: point(2, 5, 7)}, waiting | {2: point(2, 5, 7)}, range(3))
     assert "rank 2 on node-2" in silent and "does not answer" in silent and "rank 1" not in silent
-    assert "rank 2, which never said" in missing_in_words(mine, then, waiting, 3)
+    assert "rank 2, which never said" in missing_in_words(mine, then, waiting, range(3))
     ended = point(2, 9, 7)
     ended.end, ended.reason = "failed", "KeyError: 1"
-    assert "ended (failed: KeyError: 1)" in missing_in_words(mine, then, waiting | {2: ended}, 3)
-    assert "every rank answers" in missing_in_words(mine, then, waiting, 2)
+    assert "ended (failed: KeyError: 1)" in missing_in_words(mine, then, waiting | {2: ended}, range(3))
+    assert "every rank answers" in missing_in_words(mine, then, waiting, range(2))
+
+
+WATCHDOG = (
+    "[rank0]:[E1201 10:01:02.345 ProcessGroupNCCL.cpp:688] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=10000) ran for 10051 milliseconds before "
+    "timing out."
+)
+
+
+@pytest.mark.parametrize(("heard", "codes"), [(True, {100: -6, 101: -6}), (False, {100: -6, 101: -6}), (True, {})])
+def test_a_rank_that_hangs_is_named_and_not_those_whose_watchdog_aborted(heard: bool, codes: dict[int, int]) -> None:
+    """Under NCCL who waits is aborted, and who is waited for lives on until the launcher ends it."""
+    words = LauncherWords(codes, {})
+    if heard:
+        words.hear(WATCHDOG)
+    stack = "pipeline.py:130 _totals"
+    records = {0: point(0, 9, 7, stack, True), 1: point(1, 9, 7, stack, True), 2: point(2, 9, 7, "files.py:3 read")}
+    for rank, each in records.items():
+        each.pid = 100 + rank
+    ended = silent_ends(records, range(2), alive={102}, words=words, now=10.0)
+    operations = {r.rank: name for r in ended if (name := words.waited(r)) is not None}
+    waited_in_vain(ended, operations, {}, records)
+    code, told = judged(*records.values(), local=range(3), code=1)
+    assert code is ExitCode.FAILED
+    assert "missing: rank 2 on node-2, at step 4 (training), stack: files.py:3 read" in told
+    assert ("WorkNCCL(SeqNum=12, OpType=ALLREDUCE" in told) is heard
+    assert "SIGABRT" not in told
+
+
+def test_a_rank_that_aborts_where_it_does_not_wait_is_its_own_cause() -> None:
+    words, aborted = LauncherWords({1: -6}, {}), point(0, 9, 7, "ops.py:3 launch")
+    (ended,) = silent_ends({0: aborted}, range(1), (), words, 10.0)
+    assert words.waited(ended) is None
+    assert "SIGABRT" in judged(ended, local=range(1), code=1)[1]
 
 
 @pytest.mark.parametrize("code", [-9, 247, 137, -11])

@@ -99,3 +99,51 @@ def test_ranks_that_were_asked_to_stop_may_save_for_longer_than_after_a_failure(
     monkeypatch.setattr(watch, "SECONDS_AFTER_FAILURE", 0.1)
     verdict = watched(tmp_path, SAVES + BEGIN + "    time.sleep(60)", asks=True)
     assert verdict.code is ExitCode.STOPPED_ON_SIGNAL, verdict.lines
+
+
+RANK = """
+import os, signal, sys, time
+from pathlib import Path
+from attnres_train.observe.presence import Presence
+
+rank = int(os.environ["RANK"])
+signal.signal(signal.SIGTERM, lambda *_: None)  # as a rank that trains, which saves then, if it comes to it
+presence = Presence(rank, 3, lambda: None)
+presence.begin()
+presence.enter(Path("{run}/logs") / f"rank-{{rank:04d}}.log", 1.0)
+presence.at("training", 5)
+
+def hangs():
+    time.sleep(600)
+
+class Work:
+    wait = time.sleep
+
+def waits():
+    Work.wait(4)
+    print(f"[rank{{rank}}]:[E1201 ProcessGroupNCCL.cpp:688] [Rank {{rank}}] Watchdog caught collective operation "
+          "timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE) ran for 4051 milliseconds before timing out.",
+          file=sys.stderr)
+    os.abort()
+
+hangs() if rank == 2 else waits()
+"""
+
+
+def test_a_rank_that_sleeps_while_others_abort_is_the_one_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under NCCL, whose watchdog ends the processes that wait."""
+    monkeypatch.setattr(watch, "SECONDS_AFTER_FAILURE", 1.0)
+    job, run = tmp_path / "job", tmp_path / "run"
+    for made in (job, run / "ranks", run / "logs"):
+        made.mkdir(parents=True)
+    (tmp_path / "rank.py").write_text(RANK.format(run=run))
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ATTNRES_JOB": str(job)}
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(tmp_path / "rank.py")]
+    with Job([sys.executable, *launcher], environment, job, range(3), alone=True) as started:
+        verdict = started.run()
+    told = "\n".join(verdict.lines)
+    assert verdict.code is ExitCode.FAILED
+    assert "missing: rank 2 on " in told and "rank.py:14 hangs" in told, told
+    assert "WorkNCCL(SeqNum=12, OpType=ALLREDUCE)" in told

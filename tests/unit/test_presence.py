@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,34 @@ def test_output_that_nobody_reads_is_known() -> None:
     os.close(reader)
     assert output_is_closed(writer)
     os.close(writer)
+
+
+class Standing:
+    """Stands where a rank would, in C: what it needs of a GPU, or its own work."""
+
+    wait = tolist = item = read = staticmethod(time.sleep)
+
+
+def in_wait(seconds: float) -> None:
+    Standing.wait(seconds)
+
+
+def in_a_result(seconds: float) -> None:
+    losses = Standing.tolist(seconds)
+    del losses
+
+
+def in_work(seconds: float) -> None:
+    Standing.read(seconds)
+
+
+@pytest.mark.parametrize(("stands", "waits"), [(in_wait, True), (in_a_result, True), (in_work, False)])
+def test_a_rank_that_needs_a_result_of_the_gpu_may_wait_for_others(
+    stands: Callable[[float], None], waits: bool
+) -> None:
+    thread = threading.Thread(target=stands, args=(1.0,))
+    thread.start()
+    while (frame := sys._current_frames()[thread.ident or 0]).f_code is not stands.__code__:  # it is about to begin
+        time.sleep(0.01)
+    assert module.is_wait(frame) is waits
+    thread.join()
