@@ -8,4 +8,5 @@ settings.load_profile("shared-cores")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nccl", action="store_true", help="tests of several ranks on GPUs, one a rank")
     parser.addoption("--nccl-rules", action="store_true", help="lay NCCL's rules over gloo in tests of several ranks")

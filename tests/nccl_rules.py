@@ -258,6 +258,8 @@ _GLOO_BATCH = dist.batch_isend_irecv
 class Meeting:
     """Ranks of a world whose groups keep the rules; they meet at a store of rank 0, whose port is in `folder`."""
 
+    most_ranks: int | None = None
+
     def __init__(self, folder: Path):
         self.port = folder / "port"
 

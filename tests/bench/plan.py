@@ -125,7 +125,7 @@ def seconds_of_steps(config: Any, steps: int) -> tuple[list[float], list[float]]
 
     grid = build_grid(config.parallel, seed=1)
     parts = build_parts(Setup.of(config, grid.world_size, VOCABULARY), grid)
-    batches = _batches(config, grid.data)
+    batches = batches_of(config, grid.data)
     walls, processor = [], []
     for _ in range(steps + 2):
         dist.barrier()
@@ -138,7 +138,8 @@ def seconds_of_steps(config: Any, steps: int) -> tuple[list[float], list[float]]
     return walls[2:], processor[2:]
 
 
-def _batches(config: Any, data: int) -> list[Any]:
+def batches_of(config: Any, data: int) -> list[Any]:
+    """The micro-batches of one rank and step."""
     import torch
 
     from tests.distributed.tiny import SyntheticBatch

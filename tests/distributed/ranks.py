@@ -7,6 +7,7 @@ import os
 import pickle
 import tempfile
 import traceback
+import unittest
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,9 @@ TIMEOUT_SECONDS = 120
 
 class Meeting:
     """How ranks meet: through a file in `folder`, which is theirs alone."""
+
+    most_ranks: int | None = None
+    """That there is room for; a test of more is skipped."""
 
     def __init__(self, folder: Path):
         self.rendezvous = folder / "rendezvous"
@@ -37,6 +41,8 @@ def run_ranks(function: Callable[..., Any], world_size: int, *arguments: Any) ->
     Ranks are forked (0.1 s, against 10 s for a fresh interpreter that imports torch). The first rank that
     fails is the cause: its traceback is raised here, and the others are ended.
     """
+    if Meeting.most_ranks is not None and world_size > Meeting.most_ranks:
+        raise unittest.SkipTest(f"{world_size} ranks, and room for {Meeting.most_ranks}")
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         meeting = Meeting(Path(folder))
