@@ -6,6 +6,7 @@ With `Meeting` process groups, all but those that ask for gloo by name, keep the
 - Two ranks of a group connect at their first exchange in each direction: the host waits until the peer posts its own.
 - Operations of one communicator run one after the other, in the order in which they were issued; a batch of sends and
   receives is one operation. A receive that waits stands in the way of a later send.
+- What is one operation on the one rank is one on the other: as many messages (NVIDIA/nccl#1279: else undefined).
 - A single send or receive has a communicator of the two ranks for itself.
 - A send reads its memory late. A receive writes at any time from posting on: it fills its memory with NaN at once.
 - There are no tags, and no receives from anyone.
@@ -19,6 +20,7 @@ import json
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -156,11 +158,23 @@ class RulesGroup(dist.ProcessGroup):
                 tensor.data.fill_(float("nan") if tensor.is_floating_point() else -1)
 
         def run() -> None:
+            self._agree_on_size(parts)
             works = [(self.gloo.send if sends else self.gloo.recv)([tensor], peer, 0) for sends, tensor, peer in parts]
             for work in works:
                 work.wait()
 
         return stream.put(self._words(parts), run)
+
+    def _agree_on_size(self, parts: Sequence[tuple[bool, Tensor, int]]) -> None:
+        """A message goes ahead in each direction: how many this operation has for the peer."""
+        counts = Counter((sends, peer) for sends, _, peer in parts)
+        heads = {way: torch.tensor([count if way[0] else 0]) for way, count in counts.items()}
+        ways = [(self.gloo.send if sends else self.gloo.recv)([head], peer, 0) for (sends, peer), head in heads.items()]
+        for work in ways:
+            work.wait()
+        for (sends, peer), count in counts.items():
+            if not sends and (sent := int(heads[sends, peer])) != count:
+                raise RuleBroken(f"{sent} messages are sent together by rank {peer}, and {count} are received together")
 
     def _words(self, parts: Sequence[tuple[bool, Tensor, int]]) -> str:
         ranks = dist.get_process_group_ranks(self)

@@ -3,12 +3,15 @@
 What a rank sends and what it receives go through process groups of their own (`Grid.lanes`). So with two ranks,
 where both neighbours are the same, no message is taken for one of the other direction; nothing relies on tags, which
 NCCL has not; and no receive waits in a queue behind a send that waits for its peer.
+
+What is one operation for the sender is one for the receiver: NCCL leaves it undefined what comes of messages that one
+rank has put together and the other has not (NVIDIA/nccl#1279), and of very many together (pytorch/pytorch#174942).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +21,9 @@ from torch import Tensor
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.schedule import Arrival
 from attnres_train.parallel.stopwatch import Stopwatch
+
+MOST_TOGETHER = 128
+"""Messages of one operation."""
 
 
 @dataclass
@@ -51,10 +57,17 @@ class Incoming(NamedTuple):
     transfer: Transfer
 
 
+def in_batches(messages: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """As many together as become one operation, cut alike by who sends and who receives them."""
+    for start in range(0, len(messages), MOST_TOGETHER):
+        yield messages[start : start + MOST_TOGETHER]
+
+
 class Lane:
     """Sends to `to_rank`, receives from `from_rank`.
 
-    Tensors are cut into messages of at most `chunk_bytes`; at most `max_leaving` sends are under way.
+    Tensors are cut into messages of at most `chunk_bytes`; at most `max_leaving` sends are under way. `apart`: each
+    tensor is an operation of its own, since some of those that are received together are sent before the others.
     """
 
     def __init__(
@@ -65,29 +78,42 @@ class Lane:
         chunk_bytes: int | None,
         max_leaving: int,
         stopwatch: Stopwatch,
+        *,
+        apart: bool = False,
     ):
         self.to_rank, self.from_rank = to_rank, from_rank
         self.send_group, self.receive_group = groups
         self.chunk_bytes, self.max_leaving = chunk_bytes, max_leaving
-        self.stopwatch = stopwatch
+        self.stopwatch, self.apart = stopwatch, apart
         self._leaving: deque[Transfer] = deque()
 
     def send(self, tensors: Sequence[Tensor], done: Callable[[], None] | None = None) -> Transfer:
         """Begin to send `tensors` straight from where they are; `done` is told once they have left."""
-        messages = self._messages(tensors)
-        operations = [dist.P2POp(dist.isend, message, self.to_rank, self.send_group) for message in messages]
-        works = dist.batch_isend_irecv(operations) if operations else []
-        transfer = Transfer(self.stopwatch, works, messages, done)
+        transfer = self._begin(dist.isend, tensors, self.to_rank, self.send_group, done)
         self._leaving.append(transfer)
         self._let_go()
         return transfer
 
     def receive(self, tensors: Sequence[Tensor]) -> Transfer:
         """Begin to receive into `tensors`, which are contiguous."""
-        messages = self._messages(tensors)
         self._let_go()
-        operations = [dist.P2POp(dist.irecv, message, self.from_rank, self.receive_group) for message in messages]
-        return Transfer(self.stopwatch, dist.batch_isend_irecv(operations) if operations else [], messages)
+        return self._begin(dist.irecv, tensors, self.from_rank, self.receive_group)
+
+    def _begin(
+        self,
+        way: Callable[..., object],
+        tensors: Sequence[Tensor],
+        peer: int,
+        group: dist.ProcessGroup,
+        done: Callable[[], None] | None = None,
+    ) -> Transfer:
+        transfer = Transfer(self.stopwatch, done=done)
+        for part in ([tensor] for tensor in tensors) if self.apart else [tensors]:
+            for messages in in_batches(self._messages(part)):
+                operations = [dist.P2POp(way, message, peer, group) for message in messages]
+                transfer.works += dist.batch_isend_irecv(operations)
+                transfer.messages += messages
+        return transfer
 
     def _let_go(self) -> None:
         while self._leaving and (len(self._leaving) > self.max_leaving or self._leaving[0].is_through):

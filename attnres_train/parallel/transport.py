@@ -114,7 +114,7 @@ class HistoryCommunicator(P2PCommunicator):
         self.traffic = Traffic()
         leaving = 2 * (plan.slices_max + 1)
         forward, backward = grid.lane_groups(1), grid.lane_groups(-1)
-        self.forward = Lane(self.next_rank, self.prev_rank, forward, chunk_bytes, leaving, stopwatch)
+        self.forward = Lane(self.next_rank, self.prev_rank, forward, chunk_bytes, leaving, stopwatch, apart=eager)
         self.backward = Lane(self.prev_rank, self.next_rank, backward, chunk_bytes, leaving, stopwatch)
         self._arrivals, self._returns = self._inboxes([], [])
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from attnres_train.parallel import grid as grid_module
 from attnres_train.parallel import lanes as lanes_module
 from attnres_train.parallel.cache import HistoryCache
+from attnres_train.parallel.lane import Lane, Transfer
 from tests import nccl_rules
 from tests.distributed import ranks
 from tests.distributed.ranks import run_ranks
@@ -101,6 +102,18 @@ def test_swapped_lanes_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     of = lanes_module.Lanes.of
     monkeypatch.setattr(lanes_module.Lanes, "of", lambda self, rank, *rest: of(self, rank, *rest)[:: 1 if rank else -1])
     assert "rank 0" in hang(4, 1, eager=False)
+
+
+def test_sources_that_are_sent_ahead_are_operations_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Lane._begin
+
+    def together(self: Lane, *arguments: Any) -> Transfer:
+        self.apart = False
+        return begin(self, *arguments)
+
+    monkeypatch.setattr(Lane, "_begin", together)
+    with pytest.raises(AssertionError, match="1 messages are sent together by rank 0, and . are received together"):
+        run_ranks(train_all, 2, [tiny_config("full", layers=8, pipeline=2, eager=True)], 1)
 
 
 def test_a_buffer_returned_a_visit_early_is_a_wrong_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +205,17 @@ def test_a_first_batch_waits_for_every_rank_of_the_group(monkeypatch: pytest.Mon
     assert re.search(r"2 +- +computes, or is done", str(caught.value))
 
 
+def two_for_one(rank: int) -> None:
+    """Two messages in one operation meet two operations of one message."""
+    dist.barrier()
+    numbers = [torch.ones(1), torch.ones(1)]
+    if rank == 0:
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, number, 1) for number in numbers])[0].wait()
+    else:
+        for number in numbers:
+            exchange(dist.irecv, number, 0).wait()
+
+
 def tagged(_: int) -> None:
     dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1), 1, tag=3)])
 
@@ -200,7 +224,14 @@ def from_anyone(_: int) -> None:
     dist.recv(torch.ones(1))
 
 
-@pytest.mark.parametrize(("function", "said"), [(tagged, "no tags"), (from_anyone, "no receive from anyone")])
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (tagged, "no tags"),
+        (from_anyone, "no receive from anyone"),
+        (two_for_one, "2 messages are sent together by rank 0, and 1 are received together"),
+    ],
+)
 def test_what_nccl_has_not_is_refused(function: Callable[[int], None], said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         of_the_rules(function, 2)

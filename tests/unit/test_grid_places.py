@@ -10,7 +10,7 @@ import torch
 
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import Grid
-from attnres_train.parallel.lane import Inbox, Lane
+from attnres_train.parallel.lane import Inbox, Lane, in_batches
 from attnres_train.parallel.schedule import Arrival
 from attnres_train.parallel.stopwatch import Stopwatch
 
@@ -88,6 +88,14 @@ def test_as_many_sends_are_under_way_as_stated(monkeypatch: pytest.MonkeyPatch) 
     for count in range(1, 5):
         lane.send([torch.zeros(1)])
         assert [work.waited for work in works] == [1] * max(0, count - 2) + [0] * min(count, 2)
+
+
+@pytest.mark.parametrize("messages", [1, 127, 128, 129, 1000])
+def test_messages_go_together_up_to_a_limit(messages: int) -> None:
+    numbers = list(torch.zeros(messages))
+    batches = list(in_batches(numbers))
+    assert [each for batch in batches for each in batch] == numbers
+    assert {len(batch) for batch in batches[:-1]} <= {128} and 1 <= len(batches[-1]) <= 128
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])

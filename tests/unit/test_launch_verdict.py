@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from attnres_train.errors import ExitCode
-from attnres_train.launch.missing import missing_in_words, waited_in_vain
+from attnres_train.launch.missing import heard_of_watchdog, missing_in_words, waited_in_vain
 from attnres_train.launch.record import End, Record, newest
 from attnres_train.launch.verdict import LauncherWords, is_own_word, judge, killed_in_words, silent_ends
 
@@ -207,6 +207,15 @@ def test_a_rank_that_hangs_is_named_and_not_those_whose_watchdog_aborted(heard: 
     assert "missing: rank 2 on node-2, at step 4 (training), stack: files.py:3 read" in told
     assert ("WorkNCCL(SeqNum=12, OpType=ALLREDUCE" in told) is heard
     assert "SIGABRT" not in told
+
+
+def test_the_watchdog_of_a_group_is_told_by_the_rank_of_the_world() -> None:
+    """Inside its group a rank has another number (the line of vipshop/cache-dit#761)."""
+    found = "WorkNCCL(SeqNum=472025, OpType=ALLTOALL_BASE, Timeout(ms)=1800000) ran for 1800077 milliseconds"
+    where = "[default3]:[rank3]:[E1201 10:00:01 ProcessGroupNCCL.cpp:688] [PG ID 2 PG GUID 5(mesh_ulysses) Rank 0]"
+    heard = heard_of_watchdog(f"{where} Watchdog caught collective operation timeout: {found} before timing out.")
+    assert heard == (3, f"{found} before timing out")
+    assert heard_of_watchdog("terminate called after throwing an instance of 'c10::DistBackendError'") is None
 
 
 def test_a_rank_that_aborts_where_it_does_not_wait_is_its_own_cause() -> None:
