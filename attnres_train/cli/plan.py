@@ -15,14 +15,14 @@ from attnres_train.plan import as_json, plan
 from attnres_train.plan.advice_text import advice_json, advice_text
 from attnres_train.plan.advise import advise
 from attnres_train.plan.device_file import find_machine
-from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.devices import devices
 from attnres_train.plan.speeds import Machine
 from attnres_train.plan.text import plan_text
 
 
 def _options(command: argparse.ArgumentParser) -> None:
     add_configuration(command)
-    names = ", ".join(DEVICES)
+    names = ", ".join(devices())
     device = f"predict seconds on this device ({names}), or on the machine of a file that `attnres doctor` measured"
     command.add_argument("--device", metavar="NAME|FILE", help=device)
     share = "share of a named device's peak that matrix products reach; default 0.65 in bf16, 0.8 in fp32"

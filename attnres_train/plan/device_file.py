@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from attnres_train.errors import Problem, Refused, refuse
-from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.devices import devices
 from attnres_train.plan.speeds import Link, Machine, Rates, machine_of
 from attnres_train.section import section
 
@@ -53,7 +53,7 @@ class DeviceFile:
 
 
 def find_machine(named: str, precision: str, efficiency: float | None = None) -> Machine:
-    """The machine that `--device` means: a name in `DEVICES`, or the path of a device file.
+    """The machine that `--device` means: a name in `devices`, or the path of a device file.
 
     `efficiency` goes with names alone: a file has measured rates.
 
@@ -62,7 +62,7 @@ def find_machine(named: str, precision: str, efficiency: float | None = None) ->
     """
     if efficiency is not None and not 0 < efficiency <= 1:
         raise refuse("--efficiency", f"{efficiency:g} is no share of a peak", "write more than 0, and 1 at most")
-    if (device := DEVICES.get(named.lower())) is not None:
+    if (device := devices().get(named.lower())) is not None:
         return machine_of(device, precision, efficiency)
     if Path(named).is_file():
         if efficiency is not None:
@@ -70,7 +70,7 @@ def find_machine(named: str, precision: str, efficiency: float | None = None) ->
         read = read_device_file(Path(named))
         machine, other = read.machine(), f"; this run is in {precision}, which they do not tell of"
         return machine if read.precision == precision else replace(machine, assumptions=machine.assumptions + other)
-    near = _nearest(named.lower(), DEVICES) or list(DEVICES)
+    near = _nearest(named.lower(), devices()) or list(devices())
     what = "is neither a device that is known here nor a file"
     raise refuse("--device", f"{named!r} {what}", f"write {' or '.join(near)}, or the path of a device file")
 

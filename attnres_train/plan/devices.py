@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +36,13 @@ class Device:
         return {"bf16": self.bf16_flops_per_second, "fp32": self.fp32_flops_per_second}[precision]
 
 
-def _described() -> dict[str, Device]:
+@functools.cache
+def devices() -> Mapping[str, Device]:
+    """All that are described, by the name that `--device` takes."""
     tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     return {name: Device(name=name, **facts) for name, facts in tables.items()}
 
 
-DEVICES = _described()
-"""By the name that `--device` takes."""
-
-
 def device_called(driver_name: str) -> Device | None:
     """The device that its driver calls so; None for one that is not described here."""
-    return next((device for device in DEVICES.values() if device.driver_name == driver_name), None)
+    return next((device for device in devices().values() if device.driver_name == driver_name), None)

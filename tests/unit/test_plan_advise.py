@@ -16,7 +16,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.plan import plan
 from attnres_train.plan.advice_text import advice_json, advice_text
 from attnres_train.plan.advise import Advice, advise
-from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.devices import devices
 from attnres_train.plan.layouts import families
 from attnres_train.plan.speeds import Machine, machine_of
 from attnres_train.plan.timing import Timing
@@ -25,7 +25,7 @@ from tests.pace import slowdown
 from tests.unit.config_files import SMALL, flags, write
 
 PUBLISHED = Path(__file__).parents[2] / "configs/published"
-H100 = machine_of(DEVICES["h100-sxm"], "bf16")
+H100 = machine_of(devices()["h100-sxm"], "bf16")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_every_refusal_has_its_reason_and_numbers() -> None:
     # 12 heads: 8 tensor ranks cannot share them.
     changes = flags(model__num_attention_heads=12, model__hidden_size=1536, training__global_batch_size=24)
     config = load(PUBLISHED / "kimi-linear-48b-like.toml", changes).config
-    found = advise(config, 8, machine_of(DEVICES["h100-sxm"], "bf16"))
+    found = advise(config, 8, machine_of(devices()["h100-sxm"], "bf16"))
     words = " ".join(refusal.words for refusal in found.refused)
     assert "no multiples of parallel.tensor = 8" in words
     assert "fewer than parallel.pipeline" in words

@@ -11,14 +11,14 @@ from attnres_train.config.load import load
 from attnres_train.plan import plan
 from attnres_train.plan.advice_text import advice_text
 from attnres_train.plan.advise import advise
-from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.devices import devices
 from attnres_train.plan.page import PAGE_COLUMNS
 from attnres_train.plan.speeds import machine_of
 from attnres_train.plan.text import plan_text
 from tests.unit.config_files import flags
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-MI300X = machine_of(DEVICES["mi300x"], "bf16")  # whose assumptions are the longest
+MI300X = machine_of(devices()["mi300x"], "bf16")  # whose assumptions are the longest
 
 
 def run_configs() -> list[Path]:

@@ -18,7 +18,7 @@ from attnres_train.parallel.schedule import Schedule
 from attnres_train.parallel.wire import WirePlan
 from attnres_train.plan import as_json, plan
 from attnres_train.plan.device_file import DeviceFile, device_file_text, find_machine, read_device_file
-from attnres_train.plan.devices import DEVICES
+from attnres_train.plan.devices import devices
 from attnres_train.plan.simulate import TurnSeconds, play, play_long
 from attnres_train.plan.speeds import Links, Machine, machine_of
 from attnres_train.plan.text import plan_text
@@ -26,7 +26,7 @@ from tests.pace import slowdown
 from tests.unit.config_files import flags, small
 
 PUBLISHED = Path(__file__).parents[2] / "configs/published"
-H100 = machine_of(DEVICES["h100-sxm"], "bf16")
+H100 = machine_of(devices()["h100-sxm"], "bf16")
 
 
 def wire_of(pipeline: int, virtual: int) -> WirePlan:
@@ -99,9 +99,9 @@ def test_no_message_overtakes_another_on_its_link() -> None:
             assert all(after >= before for (_, before), (after, _) in zip(times, times[1:], strict=False))
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name", devices())
 def test_every_device_says_where_its_figures_come_from(name: str) -> None:
-    device = DEVICES[name]
+    device = devices()[name]
     assert "data sheet" in device.source
     assert device.fp32_flops_per_second < device.bf16_flops_per_second
     assert device.network_bytes_per_second < device.link_bytes_per_second < device.memory_bytes_per_second
@@ -119,15 +119,15 @@ FIGURES = {
 
 def test_figures_of_devices_are_those_of_their_data_sheets() -> None:
     names = ("bf16_flops", "fp32_flops", "memory_gib", "memory_bytes", "link_bytes", "network_bytes")
-    for name, device in DEVICES.items():
+    for name, device in devices().items():
         keys = [key if key == "memory_gib" else f"{key}_per_second" for key in names]
         assert tuple(getattr(device, key) for key in keys) == FIGURES[name]
         assert device.devices_per_node == 8 and device.peak_flops_per_second("fp32") == device.fp32_flops_per_second
-    assert DEVICES.keys() == FIGURES.keys()
+    assert devices().keys() == FIGURES.keys()
 
 
 def test_shares_of_a_data_sheet_are_the_stated_ones() -> None:
-    half, single = (machine_of(DEVICES["h100-sxm"], precision) for precision in ("bf16", "fp32"))
+    half, single = (machine_of(devices()["h100-sxm"], precision) for precision in ("bf16", "fp32"))
     assert half.alone.matmul_flops_per_second == half.alone.head_flops_per_second == 0.65 * 989e12
     assert single.alone.matmul_flops_per_second == 0.8 * 67e12
     assert half.alone.attention_flops_per_second == pytest.approx(0.6 * 0.65 * 989e12)
@@ -147,7 +147,7 @@ def test_a_measured_network_is_the_one_between_nodes() -> None:
 
 def test_kinds_sum_up_to_the_step_and_a_faster_device_is_faster() -> None:
     config = load(PUBLISHED / "llama-70b-block.toml").config
-    slow, fast = (plan(config, 256, machine=machine_of(DEVICES[name], "bf16")).time for name in ("a100-80gb", "b200"))
+    slow, fast = (plan(config, 256, machine=machine_of(devices()[name], "bf16")).time for name in ("a100-80gb", "b200"))
     assert slow is not None and fast is not None
     assert sum(slow.kinds.values()) == pytest.approx(slow.step_seconds)
     assert all(seconds >= 0 for seconds in slow.kinds.values())
@@ -223,7 +223,7 @@ def test_wrong_devices_are_refused_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_efficiency_scales_products_alone() -> None:
-    one, half = (machine_of(DEVICES["h200"], "bf16", share) for share in (0.8, 0.4))
+    one, half = (machine_of(devices()["h200"], "bf16", share) for share in (0.8, 0.4))
     assert half.alone.matmul_flops_per_second == one.alone.matmul_flops_per_second / 2
     assert half.alone.memory_bytes_per_second == one.alone.memory_bytes_per_second
 
@@ -254,7 +254,7 @@ def test_a_small_config_has_a_checkpoint_and_no_time(tmp_path: Path) -> None:
 
 def test_two_devices_of_a_mesh_have_one_link_between_them_and_those_of_a_switch_all() -> None:
     """An MI300X has seven links of 64 GB/s: one to each neighbour of its node."""
-    mesh, switch = machine_of(DEVICES["mi300x"], "bf16"), machine_of(DEVICES["h100-sxm"], "bf16")
+    mesh, switch = machine_of(devices()["mi300x"], "bf16"), machine_of(devices()["h100-sxm"], "bf16")
     assert mesh.near_of(2).send_bytes_per_second == pytest.approx(0.75 * 64e9)
     assert mesh.near_of(4).all_reduce_bytes_per_second == pytest.approx(3 * 0.75 * 64e9)
     assert mesh.near_of(8) == mesh.near and switch.near_of(2) == switch.near
