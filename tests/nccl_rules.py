@@ -93,14 +93,17 @@ class Stream:
         return "nothing" if self._at is None else f"runs: {self._at.words}"
 
     def _work(self) -> None:
+        broken: BaseException | None = None
         while True:
             work, run = self._queue.get()
             self._at = work
             work.demanded.wait(LATE_SECONDS)
             try:
-                run()
+                if broken is None:
+                    run()
             except BaseException as error:
-                work.error = error
+                broken = error
+            work.error = broken  # what is behind it on a broken communicator cannot run either
             work.done.set()
 
 

@@ -42,7 +42,7 @@ def rules(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what is going to hang."""
-    monkeypatch.setattr(nccl_rules, "LIMIT_SECONDS", 4.0)
+    monkeypatch.setattr(nccl_rules, "LIMIT_SECONDS", 2.5)
 
 
 def pipelines(pipeline: int, virtual: int, layers: int) -> list[Any]:
@@ -195,7 +195,7 @@ def two_of_three(rank: int) -> None:
     if rank < 2:
         exchange(dist.isend if rank == 0 else dist.irecv, torch.ones(1), 1 - rank).wait()
     else:
-        time.sleep(6)
+        time.sleep(4)
 
 
 def test_a_first_batch_waits_for_every_rank_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

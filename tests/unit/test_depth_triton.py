@@ -137,8 +137,15 @@ def assert_close(results: Results, expected: Results, bound: float, vectors_boun
 
 
 @pytest.mark.parametrize("normed", [False, True], ids=["mix", "mix-norm"])
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize(("count", "shape"), [(1, (3, 3, 40)), (2, (17, 96)), (9, (3, 3, 40)), (65, (2, 72))])
+@pytest.mark.parametrize(
+    ("count", "shape", "dtype"),
+    [
+        *((count, shape, dtype) for count, shape in ((2, (17, 96)), (9, (3, 3, 40))) for dtype in ROUNDING),
+        (1, (3, 3, 40), torch.float64),
+        (65, (2, 72), torch.float64),
+        (65, (2, 72), torch.bfloat16),
+    ],
+)
 def check_output_and_gradients(count: int, shape: tuple[int, ...], dtype: torch.dtype, normed: bool) -> None:
     inputs = make(count, shape, dtype)
     bound = ROUNDING[dtype]

@@ -383,6 +383,7 @@ def test_a_page_escapes_what_names_hold(tmp_path: Path) -> None:
     assert body.count("<script") == body.count("</script") == body.count('class="figure"'), "nor in a figure's data"
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_steps_in_seconds(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "long", looks=[(step, look_at(BLOCK)) for step in range(100)])
     spike = 77_777
