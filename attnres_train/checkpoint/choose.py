@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import torch.distributed as dist
 
 from attnres_train.checkpoint.folder import candidates, checkpoints_folder, is_stated
 from attnres_train.checkpoint.manifest import Manifest, read_manifest
+from attnres_train.checkpoint.read_sums import state_files
 from attnres_train.checkpoint.verify import damages, share_of
 from attnres_train.errors import Problem, Refused
 from attnres_train.parallel.grid import Grid
@@ -24,10 +26,13 @@ class Choice(NamedTuple):
     passed_over: tuple[str, ...]
 
 
-def choose_checkpoint(resume: str, run_folder: Path, grid: Grid) -> Choice | None:
+def choose_checkpoint(
+    resume: str, run_folder: Path, grid: Grid, damaged: Mapping[Path, Sequence[str]] | None = None
+) -> Choice | None:
     """The newest whole checkpoint that `resume` allows; None starts at step 0.
 
-    A collective: rank 0 looks for candidates, all ranks together read their files.
+    A collective: rank 0 looks for candidates, all ranks together read their files. With `damaged`, which is what loads
+    have found, by folder, the files of state are held against their sizes alone: `load_checkpoint` sums what it reads.
 
     Raises Refused on every rank where the wish cannot be met.
     """
@@ -36,7 +41,7 @@ def choose_checkpoint(resume: str, run_folder: Path, grid: Grid) -> Choice | Non
         raise Refused(problems)
     told: list[Problem] = []
     for folder in offered:
-        manifest, wrong = _look_at(folder, grid)
+        manifest, wrong = _look_at(folder, grid, damaged)
         if manifest is not None and not wrong:
             passed_over = [f"{problem.key}: {problem.message}" for problem in told]
             if is_stated(resume) and folder != Path(resume).absolute():
@@ -64,7 +69,9 @@ def _agree_on_candidates(resume: str, run_folder: Path, grid: Grid) -> tuple[lis
     return answer[0]
 
 
-def _look_at(folder: Path, grid: Grid) -> tuple[Manifest | None, list[str]]:
+def _look_at(
+    folder: Path, grid: Grid, damaged: Mapping[Path, Sequence[str]] | None
+) -> tuple[Manifest | None, list[str]]:
     """The manifest, and what is wrong with the files, which the ranks share between them."""
     answer: list[tuple[Manifest | None, list[str]]] = [(None, [])]
     if grid.keeps_run:
@@ -76,7 +83,12 @@ def _look_at(folder: Path, grid: Grid) -> tuple[Manifest | None, list[str]]:
     manifest, wrong = answer[0]
     if manifest is None:
         return None, wrong
-    mine = damages(folder, manifest, share_of(manifest, grid.rank, grid.world_size))
+    if damaged is not None and folder in damaged:
+        return manifest, list(damaged[folder])
+    share = share_of(manifest, grid.rank, grid.world_size)
+    later = [] if damaged is None else state_files(share)
+    mine = damages(folder, manifest, [name for name in share if name not in later])
+    mine += damages(folder, manifest, later, sizes_only=True)
     everybody: list[list[str]] = [[]] * grid.world_size
     dist.all_gather_object(everybody, mine, group=grid.control)
     return manifest, [text for part in everybody for text in part]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata
 
 from attnres_train.checkpoint.fit import Difference, differences, told
 from attnres_train.checkpoint.manifest import Manifest, SavedGrid
@@ -20,9 +21,11 @@ from attnres_train.checkpoint.random_state import (
     read_random_state,
     set_random_state,
 )
+from attnres_train.checkpoint.read_sums import ReadSums
 from attnres_train.checkpoint.reader import ANOTHER, NOBODY_KNOWS, CheckpointReader, described
 from attnres_train.checkpoint.sharded import SMALL_FILES, check_small_files, whole_tensors
-from attnres_train.engine.interface import Engine
+from attnres_train.checkpoint.whole import Damaged, whole_after_reading
+from attnres_train.engine.interface import Engine, StatePart
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -40,7 +43,9 @@ def load_checkpoint(
     """Continue from `folder`, written under any grid: weights, moments, position, and random streams where the grid is
     the same; and the differences that `allow` accepted. A collective.
 
-    Raises Refused, listing every difference, where it does not fit.
+    What is read is held against the checksums of the files as it is read; the small files have been before. Raises
+    Refused, listing every difference, where it does not fit; Damaged, on all ranks, where a file is not as it was
+    written: then the engine holds what was read of it, and must not be used.
     """
     reader = CheckpointReader(folder, manifest, described(folder, manifest))
     streams = _read_together(folder, manifest, grid)
@@ -49,7 +54,15 @@ def load_checkpoint(
     refused = [difference for difference in found if difference.allowed_as not in allow]
     if refused:
         raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in told(refused)])
-    _import(reader, engine, grid, found)
+    sums = ReadSums(manifest.files)
+    failures = _import(reader, engine, grid, found, sums)
+    keys = _read_keys(reader.metadata, shapes, found)
+    wrong = [failure.text for failure in failures if failure.damage]
+    if wrong or (wrong := whole_after_reading(reader, grid, keys, sums, again=bool(failures))):
+        raise Damaged(folder, wrong)
+    if failures:
+        raise refuse(str(folder), f"cannot be read: {'; '.join(failure.text for failure in failures)}", ANOTHER)
+    engine.restored(manifest.optimizer_updates)
     if streams is not None:
         set_random_state(streams)
     fields = {name: getattr(manifest, name) for name in TrainState().as_dict()}
@@ -95,27 +108,60 @@ def _try_streams(streams: dict[str, Tensor], name: str) -> None:
         set_random_state(before)
 
 
-def _import(reader: CheckpointReader, engine: Engine, grid: Grid, found: Sequence[Difference]) -> None:
-    """Give the engine what the checkpoint has, each rank reading its own part; the rest stays as it was made."""
-    missing = {difference.tensor for difference in found if difference.allowed_as == "missing"}
-    zero = {difference.tensor for difference in found if difference.allowed_as == "moments"}
-    told: str | None = None
+class Failure(NamedTuple):
+    """Why a rank could not read its part."""
+
+    text: str
+    damage: bool
+    """The system could not read it; else bytes were found that are no tensor, whether written so or damaged."""
+
+
+def _import(
+    reader: CheckpointReader, engine: Engine, grid: Grid, found: Sequence[Difference], sums: ReadSums
+) -> list[Failure]:
+    """Give the engine what the checkpoint has, each rank reading its own part; the rest stays as it was made.
+
+    What could not be read, on every rank alike.
+    """
+    missing, zero = _left_out(found)
+    told: Failure | None = None
     try:
         with closing(reader.files):
             for part in engine.held():
                 if part.key in zero:
                     part.tensor.zero_()
                 elif part.logical.name not in missing:
-                    sharding, ranks = part.logical.sharding, grid.parallel.tensor
-                    reader.fill(part.tensor, part.key, sharding, part.owned, grid.tensor_rank, ranks)
+                    counted = sums if _counts(part, grid) else None
+                    place = (part.owned, grid.tensor_rank, grid.parallel.tensor)
+                    reader.fill(part.tensor, part.key, part.logical.sharding, *place, counted)
+    except OSError as error:
+        told = Failure(f"{error.filename or 'a file'} cannot be read: rank {grid.rank}: {error.strerror}", True)
     except Exception as error:  # damaged bytes can say anything, and every rank must be told
         what = str(error) if isinstance(error, NotPlain) else f"{type(error).__name__}: {error}"
-        told = f"rank {grid.rank}: {what}"
-    everybody: list[str | None] = [None] * grid.world_size
+        told = Failure(f"rank {grid.rank}: {what}", False)
+    everybody: list[Failure | None] = [None] * grid.world_size
     dist.all_gather_object(everybody, told, group=grid.control)
-    if failures := [text for text in everybody if text is not None]:
-        raise refuse(str(reader.folder), f"cannot be read: {'; '.join(failures)}", ANOTHER)
-    engine.restored(reader.manifest.optimizer_updates)
+    return [failure for failure in everybody if failure is not None]
+
+
+def _left_out(found: Sequence[Difference]) -> tuple[set[str | None], set[str | None]]:
+    """Parameters that stay as they were made, and keys that become zero."""
+    missing = {difference.tensor for difference in found if difference.allowed_as == "missing"}
+    return missing, {difference.tensor for difference in found if difference.allowed_as == "moments"}
+
+
+def _counts(part: StatePart, grid: Grid) -> bool:
+    """Whether this rank counts what it reads of a tensor, of the ranks that hold a copy each."""
+    one_of_tensor_ranks = part.logical.sharding.axis is not None or grid.counts_whole
+    one_of_data_ranks = not part.logical.spec.buffer or grid.data_rank == 0
+    return part.logical.owned and one_of_tensor_ranks and one_of_data_ranks
+
+
+def _read_keys(metadata: Metadata, names: Collection[str], found: Sequence[Difference]) -> set[str]:
+    """What all ranks together read whole."""
+    missing, zero = _left_out(found)
+    keys = ((key, key.partition("/")[2]) for key in metadata.state_dict_metadata)
+    return {key for key, name in keys if name in names and name not in missing and key not in zero}
 
 
 def _same_grid(manifest: Manifest, grid: Grid) -> bool:

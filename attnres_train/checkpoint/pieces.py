@@ -7,7 +7,7 @@ is read in torch's safe mode, onto the device `meta`, which reads no element and
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.utils import _create_file_view
 from attnres_train.checkpoint.plain import NotPlain, why_not_loaded
 
 FP32_BYTES = 4
+_BLOCK_BYTES = 4 << 20
 _MOST_OPEN = 64
 """Files at once: a run of thousands of ranks writes thousands of files, and a process may open about a thousand."""
 
@@ -58,13 +59,28 @@ class PieceFiles:
 
     def read(self, name: str, begin: int, into: Tensor) -> None:
         """Fill `into`, flat fp32 in host memory, from the byte `begin` on. Raises OSError or NotPlain."""
-        elements: Any = into.numpy()
-        rest, file = memoryview(elements).cast("B"), self._opened(name)
-        file.seek(begin)
-        while rest:  # one call reads at most 2 GiB
-            if not (count := file.readinto(rest)):
-                raise NotPlain(f"{name} ends before a piece of it does")
-            rest = rest[count:]
+        if self._fill(name, begin, bytes_of(into)):
+            raise NotPlain(f"{name} ends before a piece of it does")
+
+    def blocks(self, name: str, begin: int, end: int) -> Iterator[tuple[int, memoryview]]:
+        """The bytes `begin` to `end`, as far as they are there, with their places. Raises OSError."""
+        while begin < end:
+            block = memoryview(bytearray(min(_BLOCK_BYTES, end - begin)))
+            missing = self._fill(name, begin, block)
+            if missing < len(block):
+                yield begin, block[: len(block) - missing]
+            begin = end if missing else begin + len(block)
+
+    def _fill(self, name: str, begin: int, into: memoryview) -> int:
+        """Bytes that are missing at the end of the file."""
+        file = self._opened(name)
+        try:
+            file.seek(begin)
+            while into and (count := file.readinto(into)):  # one call reads at most 2 GiB
+                into = into[count:]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, name) from error
+        return len(into)
 
     def _opened(self, name: str) -> io.FileIO:
         if name not in self._files:
@@ -74,3 +90,9 @@ class PieceFiles:
         if len(self._open) > _MOST_OPEN:
             self._open.pop(next(iter(self._open))).close()
         return file
+
+
+def bytes_of(flat: Tensor) -> memoryview:
+    """Those of a flat tensor in host memory, to read or to write."""
+    elements: Any = flat.numpy()
+    return memoryview(elements).cast("B")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +15,9 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 
 from attnres_train.checkpoint.manifest import Manifest, read_manifest
 from attnres_train.checkpoint.metadata import read_metadata
-from attnres_train.checkpoint.pieces import FP32_BYTES, PieceFiles
+from attnres_train.checkpoint.pieces import FP32_BYTES, PieceFiles, bytes_of
 from attnres_train.checkpoint.plain import NotPlain
+from attnres_train.checkpoint.read_sums import ReadSums
 from attnres_train.checkpoint.runs import Run, runs
 from attnres_train.checkpoint.verify import damages
 from attnres_train.errors import Problem, Refused, refuse
@@ -74,10 +76,20 @@ class CheckpointReader:
             raise refuse(str(self.folder), f"cannot be read: {reason}", ANOTHER) from reason
         return whole
 
-    def fill(self, into: Tensor, key: str, sharding: Sharding, wanted: slice, rank: int = 0, ranks: int = 1) -> None:
+    def fill(
+        self,
+        into: Tensor,
+        key: str,
+        sharding: Sharding,
+        wanted: slice,
+        rank: int = 0,
+        ranks: int = 1,
+        sums: ReadSums | None = None,
+    ) -> None:
         """The elements `wanted` of what tensor rank `rank` has of a tensor, in its flat form; padding becomes zero.
 
         Nothing else is read, and into host memory nothing twice: not even of a tensor that other ranks cut otherwise.
+        What is read is added to `sums`, and by whoever reads its first element what surrounds a piece in its file.
         Raises OSError or NotPlain. Who asks closes `files`.
         """
         stored = self.metadata.state_dict_metadata.get(key)
@@ -90,20 +102,32 @@ class CheckpointReader:
         missing = sum(run.length for run in runs(sharding, rank, ranks, wanted, [0] * len(stored.size), stored.size))
         for chunk in stored.chunks:
             if parts := list(runs(sharding, rank, ranks, wanted, chunk.offsets, chunk.sizes)):
-                self._read(MetadataIndex(key, chunk.offsets), chunk.sizes, parts, host)
+                self._read(MetadataIndex(key, chunk.offsets), chunk.sizes, parts, host, sums)
                 missing -= sum(run.length for run in parts)
         if missing:
             raise NotPlain(f"lacks {missing} elements of {key}")
         if host is not into:
             into.copy_(host)
 
-    def _read(self, piece: MetadataIndex, sizes: Sequence[int], parts: Sequence[Run], host: Tensor) -> None:
+    def _read(
+        self, piece: MetadataIndex, sizes: Sequence[int], parts: Sequence[Run], host: Tensor, sums: ReadSums | None
+    ) -> None:
         found = (self.metadata.storage_data or {}).get(piece)
         if found is None:
             raise NotPlain(f"the metadata do not say where {piece.fqn} lies")
         begin = self.files.begin(found.relative_path, found.offset, found.length, sizes)
-        for here, there, length in parts:
-            self.files.read(found.relative_path, begin + FP32_BYTES * there, host[here : here + length])
+        read: list[tuple[int, memoryview]] = []
+        for here, there, length in sorted(parts, key=lambda run: run.there):
+            place, elements = begin + FP32_BYTES * there, host[here : here + length]
+            self.files.read(found.relative_path, place, elements)
+            read.append((place, bytes_of(elements)))
+        if sums is not None:
+            sums.add(found.relative_path, read)
+            if read[0][0] == begin:
+                end, ends = begin + FP32_BYTES * math.prod(sizes), found.offset + found.length
+                for stretch in ((found.offset, begin), (end, ends)):
+                    for block in self.files.blocks(found.relative_path, *stretch):
+                        sums.add(found.relative_path, [block])
 
 
 def described(folder: Path, manifest: Manifest) -> Metadata:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,6 +16,7 @@ import torch.distributed as dist
 from attnres_train.checkpoint.choose import Choice, choose_checkpoint
 from attnres_train.checkpoint.fit import nothing_to_train
 from attnres_train.checkpoint.save import RunIdentity
+from attnres_train.checkpoint.whole import Damaged
 from attnres_train.config.load import Loaded
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, resolved_toml
@@ -51,50 +55,68 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     backend = backend_in_words(config.residual, grid.device.type, training.precision)
     settings = config_values(config, loaded.origins)
     preflight(settings, corpora.same_on_all_ranks(training.seed), backend, folder, grid)
-    presence.at("choosing a checkpoint")
-    claim, checkpoint = _enter(folder, config.checkpoint.resume, grid)
-    if checkpoint is not None and (pointless := nothing_to_train(checkpoint.manifest, settings)):
-        raise Refused(pointless)
-    draw = training.seed if checkpoint is None else checkpoint.manifest.draw_of_data(training.seed)
+    claim = _claim(folder, grid)
     setup = Setup.of(config, grid.world_size)
     _announce(setup, grid, backend)
-    for line in (*_data_lines(config, corpora, checkpoint), *loaded.notes):
+    for line in loaded.notes:
         log.info(line)
-    peak = _peak(grid, training.precision)
+    texts = {
+        "config.toml": resolved_toml(config, loaded.origins),
+        FACTS: json.dumps(setup.facts, indent=2) + "\n",
+    }
+    mfu = MfuTerms(setup.flops_per_token, _peak(grid, training.precision))
+    run_of = partial(
+        Run, config=config, grid=grid, validation=corpora.valid, texts=texts, folder=folder, mfu=mfu, stop=stop,
+        presence=presence, claim=claim,
+    )  # fmt: skip
+    damaged: dict[Path, Sequence[str]] = {}
+    while (outcome := _train(run_of, setup, corpora, settings, damaged, grid, presence, folder)) is None:
+        gc.collect()  # the model that a part of a damaged checkpoint was read into
+    stop_process_group()
+    return outcome
+
+
+def _train(
+    run_of: Callable[..., Run],
+    setup: Setup,
+    corpora: Corpora,
+    settings: Mapping[str, Any],
+    damaged: dict[Path, Sequence[str]],
+    grid: Grid,
+    presence: Presence,
+    folder: Path,
+) -> ExitCode | None:
+    """Train from the newest checkpoint that is not known as `damaged`; None where its load finds that it is.
+
+    It is added then, and all is built anew for the next one, so that nothing of a damaged checkpoint stays.
+    """
+    config, training = setup.config, setup.config.training
+    presence.at("choosing a checkpoint")
+    checkpoint = choose_checkpoint(config.checkpoint.resume, folder, grid, damaged)
+    if checkpoint is not None and nothing_to_train(checkpoint.manifest, settings):
+        # Nothing will be loaded, and so found to be damaged: every byte is read before a refusal rests on it.
+        checkpoint = choose_checkpoint(config.checkpoint.resume, folder, grid)
+    if checkpoint is not None and (pointless := nothing_to_train(checkpoint.manifest, settings)):
+        raise Refused(pointless)
+    for line in _data_lines(config, corpora, checkpoint):
+        log.info(line)
+    draw = training.seed if checkpoint is None else checkpoint.manifest.draw_of_data(training.seed)
+    identity = RunIdentity(setup.layers_per_stage, corpora.fingerprints(draw), settings)
     batches = BatchLoader(
         corpora.train, training.global_batch_size, training.micro_batch_size, grid.data_rank, grid.data
     )
     presence.at("building the model")
     with ReadAhead(batches, training.global_batch_size) as loader:
-        outcome = train(
-            Run(
-                config=config,
-                grid=grid,
-                parts=build_parts(setup, grid),
-                loader=loader,
-                validation=corpora.valid,
-                identity=RunIdentity(setup.layers_per_stage, corpora.fingerprints(draw), settings),
-                texts={
-                    "config.toml": resolved_toml(config, loaded.origins),
-                    FACTS: json.dumps(setup.facts, indent=2) + "\n",
-                },
-                folder=folder,
-                checkpoint=checkpoint,
-                mfu=MfuTerms(setup.flops_per_token, peak),
-                stop=stop,
-                presence=presence,
-                claim=claim,
-            )
-        )
-    stop_process_group()
-    return outcome
+        parts = build_parts(setup, grid)
+        try:
+            return train(run_of(parts=parts, loader=loader, identity=identity, checkpoint=checkpoint))
+        except Damaged as found:
+            damaged[found.folder] = found.texts
+            return None
 
 
-def _enter(folder: Path, resume: str, grid: Grid) -> tuple[Claim | None, Choice | None]:
-    """Claim the run folder, on rank 0 for all, and choose the checkpoint; a refusal is raised on every rank.
-
-    The claim holds as long as what is returned is kept.
-    """
+def _claim(folder: Path, grid: Grid) -> Claim | None:
+    """Claim the run folder, on rank 0 for all; a refusal is raised on every rank. It holds as long as it is kept."""
     claim: Claim | None = None
     problems: list[Sequence[Problem] | None] = [None]
     if grid.keeps_run:
@@ -105,7 +127,7 @@ def _enter(folder: Path, resume: str, grid: Grid) -> tuple[Claim | None, Choice 
     dist.broadcast_object_list(problems, src=0, group=grid.control)
     if problems[0] is not None:
         raise Refused(problems[0])
-    return claim, choose_checkpoint(resume, folder, grid)
+    return claim
 
 
 def _peak(grid: Grid, precision: str) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +16,11 @@ import attnres_train.checkpoint.verify as verify_module
 from attnres_train.checkpoint.checksum import FileRecord, record_of
 from attnres_train.checkpoint.choose import choose_checkpoint
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
+from attnres_train.checkpoint.load import load_checkpoint
 from attnres_train.checkpoint.manifest import FILE_NAME, read_manifest
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.checkpoint.verify import damages
+from attnres_train.checkpoint.whole import Damaged
 from attnres_train.errors import Refused
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.grid import build_grid
@@ -253,3 +256,38 @@ def test_a_file_that_only_one_rank_cannot_read_is_passed_over_by_all(copy_of_run
     auto, stated = first
     assert auto.chosen == str(copy / OLDER) and "cannot be read: Input/output error" in auto.passed_over[0]
     assert stated.refused is not None and "Input/output error" in stated.refused
+
+
+def load_all(copies: list[Path]) -> list[str]:
+    """On one of four ranks, of another layout than the one that saved: what loading the newest of each ends in."""
+    config = tiny_config("block", tensor=2)
+    grid = build_grid(config.parallel, seed=1)
+    engine = build_tiny(config, grid).engine
+    outcomes = []
+    for copy in copies:
+        choice = choose_checkpoint("auto", copy, grid, damaged={})
+        assert choice is not None
+        try:
+            load_checkpoint(choice.folder, choice.manifest, engine, grid, {}, {})
+        except Damaged as found:
+            outcomes.append(f"{found.folder.name}: {'; '.join(found.texts)}")
+        else:
+            outcomes.append(choice.folder.name)
+    return outcomes
+
+
+def test_what_choosing_by_size_does_not_see_loading_finds_on_all_ranks(
+    run: Path, copy_of_run: Callable[[str], Path]
+) -> None:
+    """Wherever a bit of the state is wrong: in elements, around a piece, where its archive no longer opens."""
+    names = [name for name in files_of(checkpoints_folder(run) / NEWER) if name.endswith(".distcp")]
+    places = [0.0, 0.00001, 0.9999, *(random.Random(number).random() for number in range(13))]
+    flips = [Damage("flip", names[number % 2], place) for number, place in enumerate(places)]
+    copies = [copy_of_run(f"run-{number}") for number in range(len(flips) + 1)]
+    for flip, copy in zip(flips, copies, strict=False):
+        flip.do(copy / NEWER)
+    found = run_ranks(load_all, 4, [copy.parent for copy in copies])
+    assert all(outcomes == found[0] for outcomes in found)
+    for flip, outcome in zip(flips, found[0], strict=False):
+        assert re.fullmatch(rf"{NEWER}: {flip.file} has checksum .{{8}}, the manifest says .{{8}}", outcome), outcome
+    assert found[0][-1] == NEWER, "the one that is whole"

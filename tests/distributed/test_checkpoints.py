@@ -177,7 +177,7 @@ def test_a_damaged_shard_is_refused_in_words(tmp_path: Path) -> None:
         return str(refusal.value)
 
     told = run_ranks(load_damaged, 1)[0]
-    assert "step-00000001: cannot be read: rank 0: " in told and "use another checkpoint" in told
+    assert f"step-00000001: {shard.name} has checksum " in told and "use another checkpoint" in told
 
 
 def test_a_rank_that_cannot_write_stops_all_and_publishes_nothing(tmp_path: Path) -> None:

@@ -82,6 +82,13 @@ def empty_shard(checkpoint: Path) -> None:
     next(checkpoint.glob("*.distcp")).write_bytes(b"")
 
 
+def flip_in_shard(checkpoint: Path) -> None:
+    shard = next(checkpoint.glob("*.distcp"))
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+
+
 def cut_shard(checkpoint: Path) -> None:
     shard = next(checkpoint.glob("*.distcp"))
     shard.write_bytes(shard.read_bytes()[:-1])
@@ -108,7 +115,8 @@ def refused_at_once(config: Path, *overrides: str) -> str:
     ("damage", "reason", "ranks"),
     [
         (remove_manifest, "has no manifest.json", 2),
-        (empty_shard, ".distcp has 0 bytes, the manifest says ", 1),
+        (flip_in_shard, ".distcp has checksum ", 1),
+        pytest.param(empty_shard, ".distcp has 0 bytes, the manifest says ", 1, marks=pytest.mark.slow),
         pytest.param(cut_shard, " bytes, the manifest says ", 1, marks=pytest.mark.slow),
     ],
 )
@@ -121,8 +129,11 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_stays(
     damage(newest)
     left = {path.name: path.stat().st_size for path in newest.iterdir()}
 
-    told = refused_at_once(config, "--checkpoint.resume", str(newest))
-    assert str(newest) in told and reason in told and "Traceback" not in told
+    before = by_step(run, "loss/train")
+
+    if damage is not flip_in_shard:  # which shows only when all is read
+        told = refused_at_once(config, "--checkpoint.resume", str(newest))
+        assert str(newest) in told and reason in told and "Traceback" not in told
 
     short = ["--training.stop_after_steps", "22", "--checkpoint.keep", "1"]
     if ranks == 2:
@@ -132,7 +143,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_stays(
     (warning,) = [line for line in done.stdout.splitlines() if "passing over" in line]
     assert str(newest) in warning and reason in warning
     assert f"resuming from {run}/checkpoints/step-00000020 at step 20, sample 80" in done.stdout
-    assert list(by_step(run, "loss/train")) == list(range(1, 23))
+    assert by_step(run, "loss/train") == pytest.approx({step: before[step] for step in range(1, 23)}, rel=1e-6)
     assert names(run) == {"step-00000022", "step-00000030", "latest"}, "the damaged one is not ours to delete"
     assert {path.name: path.stat().st_size for path in newest.iterdir()} == left
 
