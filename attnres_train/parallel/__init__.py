@@ -10,6 +10,7 @@ lane.py       messages of one direction between neighbours
 pool.py       receive buffers, used again
 transport.py  the bundle and the communicator under megatron-core's schedules
 lanes.py      the groups of these messages, and how they are connected before anything is computed
+colours.py    which of them a hop uses (pure)
 pipeline.py   one run of the schedule
 light_imports.py  megatron-core imported at half the price
 cpu.py        what lets megatron-core run without CUDA; does nothing where CUDA is
