@@ -3,6 +3,7 @@
 split.py      layers to stages (pure)
 wire.py       what each hop brings, what each rank keeps, how many gradients are due (pure)
 schedule.py   the order in which ranks visit their stages (pure)
+device.py     where ranks compute, and what keeps them from it
 grid.py       degrees, groups and coordinates of this rank
 visit.py      one micro-batch on one stage, and what happens to it in which order
 cache.py      the history of every micro-batch in flight on a rank, and the account of its gradients

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attnres_train.config.run_config import RunConfig
 from attnres_train.parallel.colours import colours_of
-from attnres_train.setup import Setup
 from attnres_train.words import counted
 
 MESH_DESCRIPTORS = 3
@@ -53,12 +53,12 @@ class RankGroups:
         return f"{formed}, {self.descriptors(True):,} files a rank; on CPUs {self.descriptors(False):,} files"
 
 
-def rank_groups(setup: Setup) -> RankGroups:
+def rank_groups(config: RunConfig, world: int) -> RankGroups:
     """Of a rank on the first pipeline stage, which no other has more than; groups of the same ranks are one."""
-    config, parallel, world = setup.config, setup.config.parallel, setup.world
-    replicas = parallel.tensor * setup.data
+    parallel, data = config.parallel, config.parallel.data(world)
+    replicas = parallel.tensor * data
     # As megatron-core counts ranks: first along the tensor ranks, then along the replicas, then along the stages.
-    axes = {"t": (parallel.tensor, 1), "d": (setup.data, parallel.tensor), "p": (parallel.pipeline, replicas)}
+    axes = {"t": (parallel.tensor, 1), "d": (data, parallel.tensor), "p": (parallel.pipeline, replicas)}
 
     def along(names: str) -> frozenset[int]:
         ranks = {0}

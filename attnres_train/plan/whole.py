@@ -94,7 +94,7 @@ def plan_of(setup: Setup, machine: Machine | None = None) -> Plan:
         tensor_bytes=Worker(setup).tensor_bytes() * setup.micro_batches,
         memory=worst_rank_memory(setup),
         checkpoint=plan_checkpoint(setup),
-        groups=rank_groups(setup),
+        groups=rank_groups(config, setup.world),
         time=None if machine is None else Timing(setup, machine).plan(),
         machine=machine,
     )

@@ -20,12 +20,11 @@ from attnres_train.plan.groups import (
     rank_groups,
     why_too_few,
 )
-from attnres_train.setup import Setup
 from tests import nccl_rules
 from tests.distributed import ranks
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_checkpoints import run_steps
-from tests.distributed.tiny import VOCABULARY, tiny_config
+from tests.distributed.tiny import tiny_config
 
 Layout = tuple[int, dict[str, Any]]
 LAYOUTS: list[Layout] = [
@@ -43,7 +42,7 @@ LAYOUTS: list[Layout] = [
 
 def planned(layout: Layout) -> RankGroups:
     world, settings = layout
-    return rank_groups(Setup.of(tiny_config(**settings), world, VOCABULARY))
+    return rank_groups(tiny_config(**settings), world)
 
 
 def open_files() -> int:
