@@ -92,12 +92,15 @@ def _why_unusable(node: NodeGpus, torch: TorchGpus, environment: Mapping[str, st
     if torch.build is None:
         install = "install torch's build for the GPUs (remove .venv, and the launch scripts make it anew on this node)"
         return versions, f"{install}, or {_ON_CPUS}"
-    if environment.get(VISIBLE, "0") in _HIDE:
-        hidden = f"{VISIBLE} is {environment[VISIBLE]!r}, which hides them ({versions})"
+    visible = environment.get(VISIBLE)
+    if visible in _HIDE:
+        hidden = f"{VISIBLE} is {visible!r}, which hides them ({versions})"
         return hidden, f"unset {VISIBLE}, give the job step GPUs (srun --gpus-per-node), or {_ON_CPUS}"
+    named = "" if visible is None else f"; {VISIBLE} is {visible!r}"
     said = f"; torch says: {torch.said}" if torch.said else ""
     fit = "take a newer driver or a torch built for this one, see that the job step was given the GPUs"
-    return f"{versions}{said}", f"{fit}, or {_ON_CPUS}"
+    fit += "" if visible is None else f" and that {VISIBLE} names some that there are"
+    return f"{versions}{named}{said}", f"{fit}, or {_ON_CPUS}"
 
 
 def _torch_in_words(torch: TorchGpus) -> str:

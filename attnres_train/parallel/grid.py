@@ -127,6 +127,7 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
     control = dist.new_group(backend="gloo", timeout=timeout)
     lanes = make_lanes(groups.pp, ring, timeout, control)
     connect(lanes, groups.pp, ring, device)
+    _form(groups, device)
     return Grid(
         parallel=parallel,
         world_size=dist.get_world_size(),
@@ -136,6 +137,17 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
         lanes=lanes,
         control=control,
     )
+
+
+def _form(groups: ProcessGroupCollection, device: torch.device) -> None:
+    """The communicators of all groups that every model uses, in one order and while the device is empty.
+
+    Each would form at its first use, some of them at the end of a step: a rank that has no memory left for it then lets
+    the others wait without a limit.
+    """
+    for group in dict.fromkeys((dist.group.WORLD, groups.tp, groups.dp, groups.pp)):
+        if group.size() > 1:
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
 @contextmanager

@@ -72,8 +72,12 @@ def test_groups_and_open_files_are_the_plan_s(layout: Layout) -> None:
     assert all(others <= opened for _, others, _ in found), "a rank opens more than the first"
 
 
-def formed(config: RunConfig, folder: Path) -> list[int]:
-    run_steps(config, 0, 1, folder, save=True)
+def formed(config: RunConfig, folder: Path | None) -> list[int]:
+    """Members of what has formed by the end of a step and a save; None: once the grid is built."""
+    if folder is None:
+        build_grid(config.parallel, seed=1)
+    else:
+        run_steps(config, 0, 1, folder, save=True)
     groups = [group for group in distributed_c10d._world.pg_map if isinstance(group, nccl_rules.RulesGroup)]
     return sorted((group.size() for group in groups if group.formed and group.size() > 1), reverse=True)
 
@@ -91,6 +95,14 @@ def test_communicators_are_the_plan_s(layout: Layout, tmp_path: Path, monkeypatc
     found = run_ranks(formed, world, tiny_config(**settings), tmp_path)
     assert found[0] == list(planned(layout).communicators)
     assert max(map(len, found)) == len(found[0]), "a rank has more than the first"
+
+
+def test_a_step_forms_none_but_that_of_tied_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A communicator wants memory of the device, which is full in the middle of a step."""
+    monkeypatch.setattr(ranks, "Meeting", nccl_rules.Meeting)
+    for layout in ((4, {"pipeline": 2}), (4, {"tensor": 2})):
+        world, settings = layout
+        assert run_ranks(formed, world, tiny_config(**settings), None)[0] == list(planned(layout).communicators)
 
 
 def test_only_tied_tables_have_a_group_of_the_first_and_the_last_stage() -> None:

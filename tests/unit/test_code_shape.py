@@ -76,7 +76,7 @@ def test_the_depth_and_the_model_do_not_know_other_ranks() -> None:
 
 
 def test_data_tools_import_only_what_lies_below_them() -> None:
-    below = ("data", "tokenizer", "errors", "console_encoding", "strict_json", "launch.process")
+    below = ("data", "tokenizer", "errors", "console_encoding", "strict_json", "launch.process", "launch.cores")
     allowed = tuple(f"attnres_train.{name}" for name in below)
     for path in (ROOT / "data_tools").glob("*.py"):
         for name in imports(path):

@@ -66,7 +66,8 @@ def test_gpus_that_torch_cannot_use_are_refused_by_both_versions() -> None:
 def test_a_variable_that_hides_them_is_no_wish(value: str) -> None:
     text = told("auto", NODE, CUDA, CUDA_VISIBLE_DEVICES=value)
     assert f"CUDA_VISIBLE_DEVICES is {value!r}, which hides them" in text and "unset CUDA_VISIBLE_DEVICES" in text
-    assert "hides" not in told("auto", NODE, CUDA, CUDA_VISIBLE_DEVICES="0,1")
+    beyond = told("auto", NodeGpus(1, "1.2"), CUDA, CUDA_VISIBLE_DEVICES="1")  # of one GPU the second
+    assert "; CUDA_VISIBLE_DEVICES is '1'; torch says" in beyond and "names some that there are" in beyond
 
 
 def test_what_is_as_wished_is_let_through() -> None:
