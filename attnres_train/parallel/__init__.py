@@ -14,7 +14,7 @@ lanes.py      the groups of these messages, and how they are connected before an
 colours.py    which of them a hop uses (pure)
 pipeline.py   one run of the schedule
 light_imports.py  megatron-core imported at half the price
-cpu.py        what lets megatron-core run without CUDA; does nothing where CUDA is
+cpu.py        what lets megatron-core run without CUDA; does nothing where a GPU computes
 config.py     the [parallel] section; rules.py what it may say
 """
 

@@ -85,7 +85,10 @@ def formed(config: RunConfig, folder: Path | None) -> list[int]:
 @pytest.mark.parametrize(
     "layout",
     [(4, {"pipeline": 2, "tied": True}), *(pytest.param(one, marks=pytest.mark.slow) for one in LAYOUTS[1:5])]
-    + [(2, {"zero": {"stage": 1}}), pytest.param((2, {"zero": {"stage": 1}, "tensor": 2}), marks=pytest.mark.slow)],
+    + [
+        pytest.param((2, {"zero": {"stage": 1}}), marks=pytest.mark.slow),
+        pytest.param((2, {"zero": {"stage": 1}, "tensor": 2}), marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_communicators_are_the_plan_s(layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
