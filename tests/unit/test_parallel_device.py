@@ -155,3 +155,16 @@ def test_a_rank_sets_its_threads_and_warns_of_a_low_limit(
     caplog.clear()
     machine.prepare_machine(config, 8)
     assert said == [12] and caplog.text == "", "told by now; and all ranks are on this node"
+
+
+def test_the_doctor_tells_communicators_and_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_machine, "file_limit", lambda: 300)
+    lines = doctor_machine.machine_lines(small(tmp_path, "--parallel.pipeline", "2"), 2)
+    assert "open files: 300 for a process" in lines
+    assert "process groups of 2 ranks: 5 communicators (5 of 2), 9 files a rank; on CPUs 38 files" in lines
+    assert not [line for line in lines if "a process may open" in line]
+    monkeypatch.setattr(doctor_machine, "file_limit", lambda: 200)
+    lines = doctor_machine.machine_lines(small(tmp_path, "--parallel.pipeline", "2"), 2)
+    assert any(line.startswith("PROBLEM: a process may open 200 files here") for line in lines)
+    monkeypatch.setattr(doctor_machine, "file_limit", lambda: None)
+    assert "open files: any number for a process" in doctor_machine.machine_lines(None, 2)
