@@ -71,10 +71,12 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
     from attnres_train.corpora import open_corpora
     from attnres_train.observe.claim import refuse_in_use
     from attnres_train.observe.console import CONSOLE, log_file, start_logging
+    from attnres_train.parallel.device import hide_gpus
 
     try:
         path, overrides = _arguments(arguments)
         loaded = load_checked(path, overrides, world_size)
+        hide_gpus(loaded.config.parallel.device, os.environ)  # before torch is imported
         corpora = open_corpora(loaded.config)
         folder = run_folder(loaded.config, path)
         candidates(loaded.config.checkpoint.resume, folder)  # refuses early; all ranks verify and choose later
@@ -87,8 +89,10 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         from attnres_train.parallel.light_imports import light_imports
 
         with light_imports():
+            from attnres_train.trainer.machine import prepare_machine
             from attnres_train.trainer.run import run
 
+        prepare_machine(loaded.config, world_size)
         code = run(loaded, folder, corpora, stop, presence)
         presence.end("done" if code is ExitCode.DONE else "stopped")
         return code

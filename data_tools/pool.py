@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import traceback
 from collections import deque
@@ -14,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Generic, Protocol, TypeVar
 
 from attnres_train.errors import Refused, refuse
+from attnres_train.launch.cores import usable_cores
 from attnres_train.launch.process import end_with_parent
 
 Item = TypeVar("Item")
@@ -26,8 +26,8 @@ POLL_SECONDS = 0.2
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """CPUs that this process may use, of which a container may have a share."""
+    return usable_cores()
 
 
 class Advance(Protocol):

@@ -20,8 +20,9 @@ password, and the same paths everywhere). With --no_ssh run it on every host; a 
 Environment: without pdsh the ranks inherit this script's on their node. pdsh forwards variables that begin with
 ATTNRES_ CUDA_ DS_ GLOO_ MASTER_ MLFLOW MV2 NCCL OMP_ PYTHON TORCH TRITON_ UCX, their values and the overrides to the
 letter, and the lines of ~/.deepspeed_env and ./.deepspeed_env, which every host's shell expands.
-Added where unset: OMP_NUM_THREADS=1, DS_ACCELERATOR=cpu without a GPU, and without pdsh GLOO_SOCKET_IFNAME, the
-interface that leads to the master; with pdsh set that yourself where host names resolve to 127.0.1.1.
+Added where unset: DS_ACCELERATOR=cpu without a GPU, and without pdsh OMP_NUM_THREADS (1, with GPUs the node's cores by
+its ranks), GLOO_SOCKET_IFNAME and, with GPUs, NCCL_SOCKET_IFNAME, the interface that leads to the master; with pdsh set
+that yourself where host names resolve to 127.0.1.1.
 
 Exit code: 0 done; 2 refused before training; 3 stopped on a signal after saving; 1 anything else.
 TEXT

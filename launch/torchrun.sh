@@ -16,9 +16,9 @@ first host, port 29500); with a hostfile a node finds its own rank by name or ad
   --join-seconds S   how long nodes wait for each other before they say who is missing (default 300)
   --dry-run          print the exact command and start nothing
 
-Environment: the ranks inherit this script's on their node. Added where unset: OMP_NUM_THREADS=1 and
-GLOO_SOCKET_IFNAME, the interface that leads to the master (lo for one machine). Nothing is restarted in place:
-launch/supervise.sh. What torchrun itself says is in logs/launcher-0000.log of the run folder (a node's first rank).
+Environment: the ranks inherit this script's on their node. Added where unset: GLOO_SOCKET_IFNAME and, with GPUs,
+NCCL_SOCKET_IFNAME (unless nccl.conf has it), the interface that leads to the master (lo for one machine);
+OMP_NUM_THREADS, 1, with GPUs the node's cores by its ranks. Nothing is restarted in place: launch/supervise.sh. What torchrun itself says is in logs/launcher-0000.log of the run folder (a node's first rank).
 
 Exit code: 0 done; 2 refused before training; 3 stopped on a signal after saving; 1 anything else.
 TEXT

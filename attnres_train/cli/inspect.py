@@ -14,10 +14,11 @@ from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, pro
 from attnres_train.checkpoint.manifest import FILE_NAME, plain_fields, read_manifest
 from attnres_train.cli.command import Answer, Command
 from attnres_train.config.load import load_checked
-from attnres_train.depth.describe import backend_in_words, default_device_type
+from attnres_train.depth.describe import backend_in_words
 from attnres_train.errors import refuse
 from attnres_train.observe.record_lines import parse_record
 from attnres_train.observe.settings_history import read_history
+from attnres_train.parallel.device import device_type
 from attnres_train.paths import path_argument
 from attnres_train.plan.page import page_table, table
 from attnres_train.words import counted
@@ -230,7 +231,7 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
 def _configuration(path: Path) -> Answer:
     """What only the machine it runs on can say of a configuration: which implementations it will use."""
     config = load_checked(path, [], None, "plan").config
-    backend = backend_in_words(config.residual, default_device_type(), config.training.precision)
+    backend = backend_in_words(config.residual, device_type(config.parallel.device), config.training.precision)
     found = {"kind": "configuration", "path": str(path.absolute()), "depth_backend": backend}
     return Answer(found, f"configuration {found['path']}\n\n  depth backend here: {backend}")
 

@@ -6,21 +6,24 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnres_train.config.load import Loaded
 from attnres_train.config.resolve import run_folder
 from attnres_train.config.run_config import RunConfig
-from attnres_train.depth.describe import default_device_type, why_no_backend
+from attnres_train.depth.describe import why_no_backend
 from attnres_train.doctor.device import device_summary, measure_device
+from attnres_train.doctor.machine import machine_lines, problem_lines
 from attnres_train.doctor.processes import run_processes
 from attnres_train.engine.rules import file_problems
 from attnres_train.errors import Problem, Refused
+from attnres_train.launch.cores import usable_cores
 from attnres_train.launch.facts import version_facts
 from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
 from attnres_train.launch.names import is_own, resolve
+from attnres_train.parallel.device import device_type, hide_gpus
 from attnres_train.plan import plan
 from attnres_train.plan.device_file import device_file_text
 from attnres_train.plan.page import table
@@ -39,13 +42,15 @@ def doctor(loaded: Loaded | None, world_size: int | None, device_file: Path | No
     if device_file is not None and loaded is None:
         what = "needs a configuration, whose shapes are measured"
         raise Refused(Problem("--device-file", what, "attnres doctor CONFIG.toml --device-file FILE"))
+    wish = loaded.config.parallel.device if loaded else "auto"
+    hide_gpus(wish, os.environ)  # from here on, and from those that measure
     world = world_size or (loaded.config.parallel.model_ranks if loaded else 2)
     found: dict[str, Any] = {
         "host": socket.gethostname(),
         "versions": version_facts() | {"pdsh": _tool("pdsh"), "ip": _tool("ip")},
         "devices": _devices(),
         "links": _links(),
-        "checks": _checks(loaded),
+        "checks": [*_checks(loaded), *machine_lines(None if loaded is None else loaded.config, world)],
     }
     ranks = min(max(world, 2), _most_ranks(found["devices"]))
     found["speeds"] = run_processes("attnres_train.doctor.speed", ranks) if ranks > 1 else None
@@ -112,7 +117,7 @@ def _devices() -> dict[str, Any]:
     import torch
 
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     lines = [f"GPU {i}: {gpu.name}, {gpu.total_memory / GIB:.0f} GiB" for i, gpu in enumerate(gpus)]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     room = f"{counted(cores, 'CPU core')} for this process, {memory:.0f} GiB of memory"
@@ -151,7 +156,7 @@ def _checks(loaded: Loaded | None) -> list[str]:
     try:
         refuse_wrong_interfaces(os.environ, interfaces())
     except Refused as refusal:
-        lines += _problem_lines(refusal.problems)
+        lines += problem_lines(refusal.problems)
     lines.append(f"clock: {time.strftime('%Y-%m-%d %H:%M:%S UTC', time.gmtime())}")
     folder = run_folder(loaded.config, loaded.path) if loaded else Path.cwd()
     while not folder.exists():
@@ -160,14 +165,11 @@ def _checks(loaded: Loaded | None) -> list[str]:
     return lines + (_missing_here(loaded.config) if loaded else [])
 
 
-def _problem_lines(problems: Iterable[Problem]) -> list[str]:
-    return [f"PROBLEM: {problem.key}: {problem.message}; {problem.remedy}" for problem in problems]
-
-
 def _missing_here(config: RunConfig) -> list[str]:
     """What the configuration asks for and this machine has not."""
-    lines = _problem_lines(file_problems(config))
-    if reason := why_no_backend(config.residual, default_device_type(), config.training.precision):
+    lines = problem_lines(file_problems(config))
+    device = device_type(config.parallel.device)
+    if reason := why_no_backend(config.residual, device, config.training.precision):
         lines.append(f'PROBLEM: residual.backend = "{config.residual.backend}": {reason}')
     return lines
 

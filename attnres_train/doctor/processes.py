@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from attnres_train.depth.describe import default_device_type
 from attnres_train.errors import Problem, Refused
 from attnres_train.words import counted
 
@@ -54,7 +55,7 @@ def run_processes(module: str, ranks: int, argument: Mapping[str, Any] | None = 
 def join_group() -> tuple[int, int, torch.device]:
     """In a process of `run_processes`: meet the others; rank, ranks, and the device of this one."""
     rank, ranks, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    gpu = torch.cuda.is_available()
+    gpu = default_device_type() == "cuda"
     device = torch.device("cuda", rank) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)

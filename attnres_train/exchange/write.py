@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from attnres_train.model.parameters import LogicalParameter
 from attnres_train.model.sharding import Sharding
 from attnres_train.model.tensors import TensorSpec
 from attnres_train.parallel.config import ParallelConfig
+from attnres_train.parallel.device import hide_gpus
 from attnres_train.parallel.grid import build_grid, start_process_group, stop_process_group
 from attnres_train.progress import TrainState
 
@@ -68,6 +70,7 @@ def write_imported(
 
     Raises Refused where there is no room, RuntimeError where writing fails; then nothing is published.
     """
+    hide_gpus(config.parallel.device, os.environ)
     start_process_group(config.parallel.timeout_seconds)
     try:
         grid = build_grid(ParallelConfig(), config.training.seed)

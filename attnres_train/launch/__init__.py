@@ -4,6 +4,9 @@ hostfile.py    reads `host slots=N` lines, every fault with its line
 names.py       whether host names resolve, which address and network interface leads to another node
 interfaces.py  the variables that name network interfaces, against those that there are
 facts.py       what must be the same on every node: code, Python, libraries
+gpus.py        the GPUs of this node, as the kernel shows them
+cores.py       the cores of this process, and how many threads a rank takes of them
+rdma.py        whether NCCL will find InfiniBand or RoCE here
 meeting.py     nodes find each other before a rank starts, and a node that does not come is named
 twice.py       two launchers that would each start all ranks, ranks that no launcher has told which they are
 commands.py    the exact command and environment of either launcher

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from attnres_train.launch.cores import THREADS, threads_with_gpus
+from attnres_train.launch.interfaces import GLOO, NCCL
 from attnres_train.launch.names import Master
 from attnres_train.launch.process import LAUNCHER_STOPS
 
@@ -112,13 +114,22 @@ def through_pdsh(word: str) -> str:
 
 
 def added_environment(
-    launch: Launch, environment: Mapping[str, str], has_gpu: bool, interface: str | None
+    launch: Launch, environment: Mapping[str, str], has_gpu: bool, interface: str | None, cores: int = 1
 ) -> dict[str, str]:
-    """What the launcher is given beside `environment`; what is set there already stays."""
-    wanted = {"OMP_NUM_THREADS": "1"}  # ranks that share cores spin at each other's barriers
-    # gloo takes the interface of the host's own name, which is often 127.0.1.1 or unknown; under pdsh names may differ
+    """What the launcher is given beside `environment`; what is set there already stays.
+
+    Under pdsh only what is the same on every host: ranks find out the rest by themselves.
+    """
+    wanted = {}
+    if not launch.pdsh:
+        # Ranks that compute on CPUs spin at each other's barriers.
+        wanted[THREADS] = str(threads_with_gpus(cores, launch.ranks) if has_gpu else 1)
+    # gloo takes the interface of the host's own name, which is often 127.0.1.1 or unknown; NCCL any that is up, also
+    # one that leads to no other node. `=`: no other that only begins so.
     if interface is not None and not launch.pdsh:
-        wanted["GLOO_SOCKET_IFNAME"] = interface
+        wanted[GLOO] = interface
+        if has_gpu:
+            wanted[NCCL] = f"={interface}"
     if launch.launcher == "deepspeed" and not has_gpu:
         wanted["DS_ACCELERATOR"] = "cpu"
     return {name: value for name, value in wanted.items() if not environment.get(name)}

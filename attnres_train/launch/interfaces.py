@@ -79,6 +79,21 @@ def _why_useless(meant: Sequence[str], here: Mapping[str, str | None], several_n
     return ""
 
 
+def nccl_settings(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
+    """Variables of NCCL in the files that it reads itself, which give way to the environment: the user's, then the
+    machine's."""
+    home = environment.get("HOME", "").lstrip("/")
+    own = environment.get("NCCL_CONF_FILE") or str(root / home / ".nccl.conf")
+    found: dict[str, str] = {}
+    for path in (root / "etc/nccl.conf", Path(own)):
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        found |= dict(line.partition("=")[::2] for line in lines if line.startswith("NCCL_") and "=" in line)
+    return found
+
+
 def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 

@@ -52,6 +52,12 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def file_limit() -> int | None:
+    """How many files this process may open at most; None for any number."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
 def parent_mark(process: int) -> str:
     """Names `process` for good: machine, process and the moment it began."""
     return f"{_boot()} {process} {_stat(process)[1]}"

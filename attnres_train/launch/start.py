@@ -20,9 +20,10 @@ from types import FrameType
 from attnres_train.console_encoding import print_every_character
 from attnres_train.errors import ExitCode, Refused, refuse
 from attnres_train.launch.commands import Launch, added_environment, command, forwarded
+from attnres_train.launch.cores import usable_cores
 from attnres_train.launch.facts import has_gpu, version_facts
 from attnres_train.launch.hostfile import Host
-from attnres_train.launch.interfaces import interfaces, is_loopback, refuse_wrong_interfaces
+from attnres_train.launch.interfaces import interfaces, is_loopback, nccl_settings, refuse_wrong_interfaces
 from attnres_train.launch.job_folder import job_folder
 from attnres_train.launch.meeting import Node, meet
 from attnres_train.launch.names import (
@@ -184,7 +185,8 @@ def _refuse_taken_port(master: Master) -> None:
 
 
 def _environment(launch: Launch, folder: Path, interface: str | None) -> dict[str, str]:
-    added = added_environment(launch, os.environ, has_gpu(), interface)
+    said = {**nccl_settings(os.environ), **os.environ}  # what NCCL reads in files gives way to the environment
+    added = added_environment(launch, said, has_gpu(), interface, usable_cores())
     # PET_NNODES and the like are torchrun's options as platforms set them; here the script's options say it.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PET_")}
     return {**kept, **added, JOB: str(folder), PARENT: parent_mark(os.getpid())}
@@ -203,7 +205,7 @@ def _forward(environment: dict[str, str], folder: Path) -> None:
 
 def _shown(launch: Launch) -> str:
     """The command as a shell takes it, with the environment that is added."""
-    added = added_environment(launch, os.environ, has_gpu(), None)
+    added = added_environment(launch, os.environ, has_gpu(), None, usable_cores())
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in added.items()), shlex.join(command(launch))])
 
 

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from attnres_train.section import section
 
+DeviceWish = Literal["auto", "cpu", "cuda"]
+
 
 @section
 class ParallelConfig:
@@ -46,6 +48,9 @@ class ParallelConfig:
     micro_batch_group: int | None = Field(default=None, ge=1)
     """With `virtual`: micro-batches that run on one stage before the rank's next has its turn; None means
     `pipeline`."""
+    device: DeviceWish = "auto"
+    """Where ranks compute. `auto`: on the node's GPUs, or on its CPUs where it has none; GPUs that torch cannot use
+    are refused. `cpu`: on CPUs, though there are GPUs. `cuda`: on GPUs, and nowhere else."""
     timeout_seconds: int = Field(default=600, ge=1)
     """A collective that waits longer than this ends the run."""
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from attnres_train.depth.describe import default_device_type
+
 # Modules of megatron-core that create tensors on "cuda" by name or ask for its stream, on paths that a CPU run takes.
 MODULES_THAT_NAME_CUDA = (
     "megatron.core.pipeline_parallel.schedules",
@@ -38,8 +40,8 @@ FACTORIES = ("zeros", "ones", "empty", "full", "tensor", "arange", "zeros_like",
 
 
 def adapt_megatron_to_cpu() -> None:
-    """Make megatron-core compute on the CPU; safe to call again, without effect where CUDA is available."""
-    if torch.cuda.is_available() or isinstance(_schedules().torch, _TorchWithoutCuda):
+    """Make megatron-core compute on the CPU; safe to call again, without effect where a GPU computes."""
+    if default_device_type() == "cuda" or isinstance(_schedules().torch, _TorchWithoutCuda):
         return
     _redirect_device_queries()
     _redirect_random_state()

@@ -15,6 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
+from attnres_train.depth.describe import default_device_type
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.parallel.cpu import adapt_megatron_to_cpu
 from attnres_train.parallel.lanes import Lanes, connect, make_lanes
@@ -24,8 +25,9 @@ from attnres_train.parallel.lanes import Lanes, connect, make_lanes
 class Grid:
     """Degrees and groups; `groups` is megatron-core's collection.
 
-    `control` is a gloo group of all ranks for decisions that must agree (stop, skip, publish). `lanes` are groups
-    over the pipeline ranks for messages between neighbours.
+    `control` is a gloo group of all ranks for decisions that must agree (stop, skip, publish), and for all else that
+    lies in host memory: between GPUs it is the only one that can carry that. `lanes` are groups over the pipeline ranks
+    for messages between neighbours.
     """
 
     parallel: ParallelConfig
@@ -87,8 +89,11 @@ class Grid:
 
 def start_process_group(timeout_seconds: int) -> None:
     """Join the ranks that `torchrun` started; alone, make a world of one."""
-    backend = "cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo"
-    if torch.cuda.is_available():
+    backend = "gloo"
+    if default_device_type() == "cuda":
+        # Of GPUs alone: with gloo beside it every group would be a mesh of connections too. Without `device_id`, which
+        # would form a communicator for every group there is, also for those that nothing is ever sent in.
+        backend = "nccl"
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     timeout = datetime.timedelta(seconds=timeout_seconds)
     if "RANK" in os.environ:
@@ -104,7 +109,7 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
     """
     adapt_megatron_to_cpu()
     timeout = datetime.timedelta(seconds=parallel.timeout_seconds)
-    with _one_group_for_a_lone_rank():
+    with _one_group_for_the_same_ranks():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=parallel.tensor,
             pipeline_model_parallel_size=parallel.pipeline,
@@ -114,12 +119,15 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
             distributed_timeout_minutes=max(1, parallel.timeout_seconds // 60),
         )
     groups = ProcessGroupCollection.use_mpu_process_groups()
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    on_gpu = default_device_type() == "cuda"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     # Streams differ between replicas and stages; megatron-core adds the tensor rank where that must differ too.
     model_parallel_cuda_manual_seed(seed + 1_000 * groups.pp.rank() + 100_000 * groups.dp.rank())
     ring = parallel.virtual > 1
-    lanes = make_lanes(groups.pp, ring, timeout)
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    lanes = make_lanes(groups.pp, ring, timeout, control)
     connect(lanes, groups.pp, ring, device)
+    _form(groups, device)
     return Grid(
         parallel=parallel,
         world_size=dist.get_world_size(),
@@ -127,24 +135,35 @@ def build_grid(parallel: ParallelConfig, seed: int) -> Grid:
         device=device,
         groups=groups,
         lanes=lanes,
-        control=dist.new_group(backend="gloo", timeout=timeout),
+        control=control,
     )
 
 
-@contextmanager
-def _one_group_for_a_lone_rank() -> Iterator[None]:
-    """Meanwhile megatron-core's groups of the same one rank are one group.
+def _form(groups: ProcessGroupCollection, device: torch.device) -> None:
+    """The communicators of all groups that every model uses, in one order and while the device is empty.
 
-    It makes some twenty, gloo starts three threads for each, and most have a single member: nothing is ever sent there.
+    Each would form at its first use, some of them at the end of a step: a rank that has no memory left for it then lets
+    the others wait without a limit.
     """
-    create, lone = parallel_state.create_group, dict[int, Any]()
+    for group in dict.fromkeys((dist.group.WORLD, groups.tp, groups.dp, groups.pp)):
+        if group.size() > 1:
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
+@contextmanager
+def _one_group_for_the_same_ranks() -> Iterator[None]:
+    """Meanwhile megatron-core's groups of the same ranks are one group.
+
+    It makes some twenty. Between CPUs each costs three threads and a connection to every member, between GPUs, once
+    it is used, a communicator; and most have the members of another, or a single one.
+    """
+    create, made = parallel_state.create_group, {tuple(range(dist.get_world_size())): dist.group.WORLD}
 
     def create_or_share(ranks: list[int], **kwargs: Any) -> Any:
-        if len(ranks) > 1:
-            return create(ranks, **kwargs)
-        if ranks[0] not in lone:  # the same on every rank, as the calls are
-            lone[ranks[0]] = create(ranks, **kwargs)
-        return lone[ranks[0]]
+        members = tuple(sorted(ranks))
+        if members not in made:  # the same on every rank, as the calls are
+            made[members] = create(ranks, **kwargs)
+        return made[members]
 
     parallel_state.create_group = create_or_share
     try:

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from attnres_train.parallel.colours import colour, colours_of
+
 
 class Lanes(NamedTuple):
     """Groups of the pipeline's messages by direction and colour."""
@@ -31,22 +33,15 @@ class Lanes(NamedTuple):
         return (after, before) if step == 1 else (before, after)
 
 
-def colour(edge: int, pipeline: int, colours: int) -> int:
-    """Of the hop between `edge` and `edge + 1`; the last one, which closes the ring, has a third where there is one."""
-    return colours - 1 if edge == pipeline - 1 and pipeline > 1 else edge % 2
-
-
-def colours_of(pipeline: int, ring: bool) -> int:
-    """Groups in each direction. `ring`: messages go from the last rank to the first, too (virtual stages)."""
-    return 3 if ring and pipeline % 2 else 2
-
-
-def make_lanes(pipeline: dist.ProcessGroup, ring: bool, timeout: datetime.timedelta) -> Lanes:
-    """More groups with the members of `pipeline`; every rank takes part in making every such group."""
+def make_lanes(
+    pipeline: dist.ProcessGroup, ring: bool, timeout: datetime.timedelta, control: dist.ProcessGroup
+) -> Lanes:
+    """More groups with the members of `pipeline`; every rank takes part in making every such group. `control` is of all
+    ranks and carries objects."""
     if pipeline.size() == 1:
         return Lanes((pipeline, pipeline), (pipeline, pipeline))
     members: list[list[int]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(members, dist.get_process_group_ranks(pipeline))
+    dist.all_gather_object(members, dist.get_process_group_ranks(pipeline), group=control)
     pipelines = sorted({tuple(ranks) for ranks in members})
 
     def twin(name: str) -> dist.ProcessGroup:

@@ -6,6 +6,7 @@ state        weights, gradients, masters, moments, and how data ranks divide the
 memory       activations, depth history, buffers, and all of it for the fullest rank
 traffic      bytes over every hop between pipeline stages
 checkpoint   bytes of a save
+groups       process groups of a rank: communicators, open files
 devices      well known devices by their data sheets; device_file: one's own machine, measured
 speeds       rates that a prediction rests on: measured, or assumed shares of a data sheet; which link ranks talk over
 work         FLOPs and bytes of a micro-batch on a stage, by kind

@@ -61,6 +61,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "memory_rank": plan.memory.rank,
         "memory_host_gib": plan.memory.host / GIB,
         "checkpoint": asdict(plan.checkpoint),
+        "groups": plan.groups.as_json(),
         "device": None if plan.machine is None else _device_json(plan.machine),
         "fits": plan.fits,
         "time": None if plan.time is None else _time_json(plan.time),
@@ -98,7 +99,8 @@ def _ranks(plan: Plan) -> str:
     setup, parallel = plan.setup, plan.setup.config.parallel
     text = f"{setup.world} = tensor {parallel.tensor} * pipeline {parallel.pipeline} * data {setup.data}"
     text += f", {parallel.virtual} stages each" if parallel.virtual > 1 else ""
-    return text + (", sequence-parallel" if parallel.sequence else "")
+    text += ", sequence-parallel" if parallel.sequence else ""
+    return f"{text}; {plan.groups.in_words()}" if setup.world > 1 else text
 
 
 def _step(plan: Plan) -> str:

@@ -8,6 +8,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.optim.schedule import learning_rate
 from attnres_train.parallel.split import rank_and_chunk
 from attnres_train.plan.checkpoint import CheckpointPlan, plan_checkpoint
+from attnres_train.plan.groups import RankGroups, rank_groups
 from attnres_train.plan.memory import MemoryPlan, worst_rank_memory
 from attnres_train.plan.speeds import Machine
 from attnres_train.plan.timing import TimePlan, Timing
@@ -48,6 +49,7 @@ class Plan:
     """That the tensor ranks of the busiest pipeline rank reduce in a step; 0 without tensor parallelism."""
     memory: MemoryPlan
     checkpoint: CheckpointPlan
+    groups: RankGroups
     time: TimePlan | None = None
     """None where no device was named."""
     machine: Machine | None = None
@@ -92,6 +94,7 @@ def plan_of(setup: Setup, machine: Machine | None = None) -> Plan:
         tensor_bytes=Worker(setup).tensor_bytes() * setup.micro_batches,
         memory=worst_rank_memory(setup),
         checkpoint=plan_checkpoint(setup),
+        groups=rank_groups(config, setup.world),
         time=None if machine is None else Timing(setup, machine).plan(),
         machine=machine,
     )

@@ -76,8 +76,22 @@ def test_the_depth_and_the_model_do_not_know_other_ranks() -> None:
 
 
 def test_data_tools_import_only_what_lies_below_them() -> None:
-    below = ("data", "tokenizer", "errors", "console_encoding", "strict_json", "launch.process")
+    below = ("data", "tokenizer", "errors", "console_encoding", "strict_json", "launch.process", "launch.cores")
     allowed = tuple(f"attnres_train.{name}" for name in below)
     for path in (ROOT / "data_tools").glob("*.py"):
         for name in imports(path):
             assert not name.startswith("attnres_train") or name.startswith(allowed) or name == "attnres_train", name
+
+
+_OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "barrier")
+
+
+def test_objects_and_barriers_go_over_the_control_group() -> None:
+    """Between GPUs every other group would carry them by way of the device, in line with what is computed."""
+    for path in SOURCES:
+        if path.parent.name == "doctor" or path.name == "sharded.py":  # its own processes; ranges over data ranks
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_OBJECTS:
+                groups = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "group"]
+                assert groups and groups[0].endswith("control"), f"{path.name}:{node.lineno}"

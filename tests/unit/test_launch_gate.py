@@ -96,6 +96,21 @@ def test_variables_of_torchrun_s_own_options_do_not_come_to_it(monkeypatch: pyte
     assert environment["GLOO_SOCKET_IFNAME"] == "lo", "one machine needs no name of its own"
 
 
+def test_ranks_with_gpus_get_their_share_of_cores_and_nccl_its_interface(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("OMP_NUM_THREADS", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(start, "has_gpu", lambda: True)
+    monkeypatch.setattr(start, "usable_cores", lambda: 96)
+    launch = Launch("torchrun", 8, 1, 0, None, None, False, ["c.toml"])
+    environment = start._environment(launch, tmp_path, "eth0")
+    assert environment["OMP_NUM_THREADS"] == "12" and environment["NCCL_SOCKET_IFNAME"] == "=eth0"
+    assert "OMP_NUM_THREADS=12 " in start._shown(launch)
+    monkeypatch.setattr(start, "nccl_settings", lambda _: {"NCCL_SOCKET_IFNAME": "ib0"})
+    assert "NCCL_SOCKET_IFNAME" not in start._environment(launch, tmp_path, "eth0"), "/etc/nccl.conf names one"
+
+
 def test_a_name_of_rank_0_that_nobody_knows_is_refused_at_once() -> None:
     """As `torchrun --standalone` tells it on a machine whose own name does not resolve (pytorch/pytorch#131691)."""
     with pytest.raises(Refused, match=r"MASTER_ADDR: 'no.such.host.invalid'.*does not resolve"):

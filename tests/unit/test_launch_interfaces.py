@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from attnres_train.doctor.look import _checks
 from attnres_train.errors import Refused
-from attnres_train.launch.interfaces import interfaces, refuse_wrong_interfaces
+from attnres_train.launch.interfaces import interfaces, nccl_settings, refuse_wrong_interfaces
 
 HERE = {"lo": "127.0.0.1", "eth0": "192.0.2.2", "eth1": None, "ib0": "fe80::1"}
 
@@ -62,3 +64,18 @@ def test_the_doctor_tells_of_them_and_of_an_own_name_that_does_not_resolve(monke
     told = "\n".join(_checks(None))
     assert "own name 'no.such.host.invalid' does not resolve: the launch scripts do without it on one machine" in told
     assert "PROBLEM: GLOO_SOCKET_IFNAME: 'no-such': there is no interface 'no-such'; here are lo (127.0.0.1)" in told
+
+
+def test_what_nccl_reads_in_its_files_is_not_overruled(tmp_path: Path) -> None:
+    """The environment has the last word with NCCL, so what a script adds there would overrule the machine's file."""
+    home = {"HOME": "/home/me"}
+    assert nccl_settings(home, tmp_path) == nccl_settings({}, tmp_path) == {}
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/nccl.conf").write_text("# of this machine\nNCCL_SOCKET_IFNAME=ib0\nNCCL_DEBUG=WARN\nPATH=/bin\n")
+    assert nccl_settings(home, tmp_path) == {"NCCL_SOCKET_IFNAME": "ib0", "NCCL_DEBUG": "WARN"}
+    (tmp_path / "home/me").mkdir(parents=True)
+    (tmp_path / "home/me/.nccl.conf").write_text("NCCL_SOCKET_IFNAME=eth1\n")
+    assert nccl_settings(home, tmp_path)["NCCL_SOCKET_IFNAME"] == "eth1"
+    named = tmp_path / "named.conf"
+    named.write_text("NCCL_SOCKET_IFNAME=eth2\n")
+    assert nccl_settings(home | {"NCCL_CONF_FILE": str(named)}, tmp_path)["NCCL_SOCKET_IFNAME"] == "eth2"

@@ -51,12 +51,14 @@ def test_the_master_that_is_named_is_the_one(hosts: Path) -> None:
 def test_an_interface_is_this_node_s_and_what_is_set_stays() -> None:
     one = Launch("deepspeed", 2, 1, 0, Master("a", 1), "hosts", False, ["c.toml"])
     wanted = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "DS_ACCELERATOR": "cpu"}
-    assert added_environment(one, {}, has_gpu=False, interface="eth0") == wanted
-    assert added_environment(one, {"OMP_NUM_THREADS": "4"}, has_gpu=True, interface="eth0") == {
-        "GLOO_SOCKET_IFNAME": "eth0"
-    }
+    assert added_environment(one, {}, has_gpu=False, interface="eth0", cores=8) == wanted
+    interfaces = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "=eth0"}
+    assert added_environment(one, {"OMP_NUM_THREADS": "4"}, has_gpu=True, interface="eth0") == interfaces
+    own = {"NCCL_SOCKET_IFNAME": "ib", "GLOO_SOCKET_IFNAME": "lo"}
+    assert added_environment(one, own, has_gpu=True, interface="eth0", cores=9) == {"OMP_NUM_THREADS": "4"}
+    assert added_environment(one, own, has_gpu=True, interface=None, cores=1) == {"OMP_NUM_THREADS": "1"}
     pdsh = Launch("deepspeed", 2, 2, 0, Master("a", 1), "hosts", True, ["c.toml"])
-    assert added_environment(pdsh, {}, has_gpu=True, interface="eth0") == {"OMP_NUM_THREADS": "1"}
+    assert added_environment(pdsh, {}, has_gpu=True, interface="eth0", cores=8) == {}
 
 
 def step(tasks: int, nodes: int) -> dict[str, str]:

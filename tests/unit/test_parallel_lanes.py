@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from attnres_train.parallel import lanes as lanes_module
-from attnres_train.parallel.lanes import Lanes, colours_of, make_lanes
+from attnres_train.parallel.colours import colours_of
+from attnres_train.parallel.lanes import Lanes, make_lanes
 
 GRIDS = [(pipeline, ring) for pipeline in (2, 3, 4, 5, 7, 8) for ring in (False, True)]
 
@@ -41,12 +42,12 @@ def test_an_odd_ring_has_a_third_group() -> None:
 def test_no_two_lanes_share_a_group(ring: bool, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = SimpleNamespace(
         get_world_size=lambda: 3,
-        all_gather_object=lambda members, mine: members.__setitem__(slice(None), [mine] * 3),
+        all_gather_object=lambda members, mine, group: members.__setitem__(slice(None), [mine] * 3),
         get_process_group_ranks=lambda _: [0, 1, 2],
         new_group=lambda *_, **__: object(),
         GroupMember=SimpleNamespace(NON_GROUP_MEMBER=None),
     )
     monkeypatch.setattr(lanes_module, "dist", fake)
     pipeline: Any = SimpleNamespace(size=lambda: 3)
-    lanes = make_lanes(pipeline, ring, None)  # type: ignore[arg-type]
+    lanes = make_lanes(pipeline, ring, None, None)  # type: ignore[arg-type]
     assert len({id(one) for one in (*lanes.forward, *lanes.backward)}) == groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from attnres_train.checkpoint import folder
 from attnres_train.config import load
 from attnres_train.errors import ExitCode, refuse
 from attnres_train.observe import claim, console
+from attnres_train.trainer import machine
 from attnres_train.trainer import run as trainer_run
 from tests.unit.config_files import small
 
@@ -103,6 +105,30 @@ def test_every_end_has_its_word_and_its_code(
         assert train.train(arguments, 1, 4, cast(Any, None), cast(Any, presence)) is code
     assert presence.ends == [end] * 3
     assert seen == [("my.toml", ["--training.steps=3"], 4)] * 3, "DeepSpeed's launcher puts a flag of its own first"
+
+
+def test_devices_are_as_wished_before_a_rank_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    config = small(tmp_path, "--parallel.device=cpu")
+
+    def prepare(prepared: object, world: int) -> None:
+        seen.extend((prepared is config, world, os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+    def run(*_: object) -> ExitCode:
+        seen.append("run")
+        return ExitCode.DONE
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(load, "load_checked", lambda *_: SimpleNamespace(config=config, path=Path("my.toml")))
+    monkeypatch.setattr(corpora, "open_corpora", lambda _config: None)
+    monkeypatch.setattr(folder, "candidates", lambda *_: [])
+    monkeypatch.setattr(claim, "refuse_in_use", lambda _folder: None)
+    monkeypatch.setattr(console, "start_logging", lambda *_: None)
+    monkeypatch.setattr(machine, "prepare_machine", prepare)
+    monkeypatch.setattr(trainer_run, "run", run)
+    assert train.train(["my.toml"], 1, 4, cast(Any, None), cast(Any, Presence(None))) is ExitCode.DONE
+    assert seen == [True, 4, "-1", "run"]
 
 
 def test_without_a_file_nothing_begins(capsys: pytest.CaptureFixture[str]) -> None:
