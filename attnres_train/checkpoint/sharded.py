@@ -57,17 +57,17 @@ class PendingStates:
 
     def _agree(self, state_dict: dict[str, Any]) -> SavePlan:
         """torch's protocol: every rank's plan, made one by rank 0, and each rank's part of it back."""
-        group, first = self._grid.control, self._grid.keeps_run
+        first = self._grid.keeps_run
         self._planner.set_up_planner(state_dict, self._writer.storage_meta(), first)
         self._writer.set_up_storage_writer(first, rank=self._grid.rank, use_collectives=True)
         mine = self._writer.prepare_local_plan(self._planner.create_local_plan())
         plans: list[SavePlan] | None = [mine] * self._grid.world_size if first else None
-        dist.gather_object(mine, plans, group=group)
+        dist.gather_object(mine, plans, group=self._grid.control)
         if plans is not None:
             plans, self._metadata = self._planner.create_global_plan(plans)
             plans = self._writer.prepare_global_plan(plans)
         answer: list[SavePlan | None] = [None]
-        dist.scatter_object_list(answer, plans, src=0, group=group)
+        dist.scatter_object_list(answer, plans, src=0, group=self._grid.control)
         assert answer[0] is not None
         return self._planner.finish_plan(answer[0])
 

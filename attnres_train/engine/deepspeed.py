@@ -130,7 +130,7 @@ class DeepSpeedEngine(ShardedState):
         shards = [shard for p, shard in self._own_gradients() if p.spec.partial(sequence)]
         if not shards:
             return
-        total = torch.cat(shards)
+        total = torch.cat(shards).to(self.grid.device)  # from the host, where the optimizer is offloaded
         dist.all_reduce(total, group=self.grid.groups.tp)
         for shard, part in zip(shards, total.split([shard.numel() for shard in shards]), strict=True):
             shard.copy_(part)

@@ -97,9 +97,11 @@ class MegatronEngine(ShardedState):
         super().restored(updates)
         for main in self._mains.values():
             self._sharded.optimizer.state[main]["step"] = torch.tensor(float(updates))
+        # The fused AdamW of TransformerEngine and Apex counts by group, from its first step on; torch's does not look.
+        capturable = getattr(self._sharded.optimizer, "capturable", False)
+        count = torch.tensor([updates], dtype=torch.int32, device=self.grid.device) if capturable else updates
         for group in self._sharded.optimizer.param_groups:
-            if "step" in group:  # the fused AdamW of TransformerEngine and Apex counts per group
-                group["step"] = updates
+            group["step"] = count
         with torch.no_grad():
             self._sharded._copy_main_params_to_model_params()
         for chunk in self._chunks:

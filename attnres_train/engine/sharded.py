@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +17,8 @@ from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
 from attnres_train.parallel.grid import Grid
 
-Ranges = Sequence[Mapping[str, tuple[int, int]]]
-"""By data-parallel rank and name: of the flat parameter."""
+_PIECE_ELEMENTS = 16 << 20
+"""Of a tensor that is collected, at a time: 64 MiB on the device."""
 
 
 class Shard(NamedTuple):
@@ -37,6 +36,7 @@ class ShardedState(ABC):
     def __init__(self, stages: Sequence[StageModel], grid: Grid):
         self.grid = grid
         self.updates = 0
+        self._agreed = False
         everything = [p for stage in stages for p in logical_parameters(stage)]
         self._logical = [p for p in everything if not p.spec.buffer]
         self._buffers = [p for p in everything if p.spec.buffer]
@@ -57,21 +57,14 @@ class ShardedState(ABC):
             yield StatePart(BUFFER, logical, slice(0, logical.numel), logical.parameter.view(-1))
 
     def share(self) -> Iterator[StatePart]:
-        sends, leaving, ranges = [], [], self._ranges
-        owned = [logical for logical in self.parameters() if logical.owned]
-        for index, logical in enumerate(owned):
+        self._agree_on_order()
+        for index, logical in enumerate(p for p in self.parameters() if p.owned):
             keeper, whole = index % self.grid.data, slice(0, logical.numel)
             shard = None if logical.spec.buffer else self.shard(logical)
-            if keeper == self.grid.data_rank:
-                for kind in kinds_of(logical.spec):
-                    yield StatePart(kind, logical, whole, self._collected(logical, shard, kind, ranges))
-            elif shard is not None:
-                parts = [part.detach().to(self.grid.device) for part in shard.tensors.values()]
-                leaving += parts  # what was in host memory is a copy that must live until it has gone
-                sends += [dist.isend(part, group=self.grid.groups.dp, group_dst=keeper) for part in parts]
-        for send in sends:
-            assert send is not None, "this rank is in its own data-parallel group"
-            send.wait()
+            for kind in kinds_of(logical.spec):
+                collected = self._collected(logical, shard, kind, keeper)
+                if collected is not None:
+                    yield StatePart(kind, logical, whole, collected)
 
     def restored(self, updates: int) -> None:
         self.updates = updates
@@ -94,33 +87,41 @@ class ShardedState(ABC):
             if not logical.owned and shard is not None:
                 shard.tensors[kind].copy_(whole[shard.owned])
 
-    @cached_property
-    def _ranges(self) -> Ranges:
-        """What each data-parallel rank holds. A collective when it is first asked for."""
-        mine = {p.name: (s.owned.start, s.owned.stop) for p in self._logical if (s := self.shard(p)) is not None}
-        order = hashlib.sha256("\n".join(f"{p.name} {p.shape}" for p in self.parameters()).encode()).hexdigest()
-        everybody = [(order, mine)] * self.grid.data
-        dist.all_gather_object(everybody, (order, mine), group=self.grid.groups.dp)
-        # By their place in this order parameters are dealt out, and sends and receives meet.
-        assert all(theirs == order for theirs, _ in everybody), "data-parallel ranks list parameters in another order"
-        return [ranges for _, ranges in everybody]
+    def _agree_on_order(self) -> None:
+        """Data-parallel ranks list parameters in one order, by which they are dealt out. A collective, once."""
+        if self._agreed:
+            return
+        mine = hashlib.sha256("\n".join(f"{p.name} {p.shape}" for p in self.parameters()).encode()).hexdigest()
+        everybody = [mine] * self.grid.world_size
+        dist.all_gather_object(everybody, mine, group=self.grid.control)
+        orders = {everybody[rank] for rank in dist.get_process_group_ranks(self.grid.groups.dp)}
+        assert orders == {mine}, "data-parallel ranks list parameters in another order"
+        self._agreed = True
 
-    def _collected(self, logical: LogicalParameter, shard: Shard | None, kind: Kind, ranges: Ranges) -> Tensor:
-        """The whole fp32 tensor in new host memory, from the ranges of all data-parallel ranks."""
+    @torch.no_grad()
+    def _collected(self, logical: LogicalParameter, shard: Shard | None, kind: Kind, keeper: int) -> Tensor | None:
+        """On the data rank `keeper` the whole fp32 tensor in new host memory, from the ranges of all; else None.
+
+        By sums, a piece at a time: of each element one rank has the bits, the others zeros, and bits are added as
+        integers, so that nothing is rounded. Single sends would move less, and open a communicator for each two ranks.
+        """
+        keeps = keeper == self.grid.data_rank
         if logical.spec.buffer:
-            return logical.parameter.detach().to("cpu", copy=True)
-        whole = torch.empty(logical.numel, dtype=torch.float32, device=self.grid.device)
-        for rank, of_rank in enumerate(ranges):
-            owned = of_rank.get(logical.name)
-            if owned is None:
-                continue
-            part = whole[slice(*owned)]
-            if rank == self.grid.data_rank:
-                assert shard is not None
-                part.copy_(shard.tensors[kind])
-            else:
-                dist.recv(part, group=self.grid.groups.dp, group_src=rank)
-        return whole.view(logical.shape).cpu()
+            return logical.parameter.detach().to("cpu", copy=True) if keeps else None
+        host = torch.empty(logical.numel, dtype=torch.float32) if keeps else None
+        for start in range(0, logical.numel, _PIECE_ELEMENTS):
+            stop = min(start + _PIECE_ELEMENTS, logical.numel)
+            piece = torch.zeros(stop - start, dtype=torch.float32, device=self.grid.device)
+            if shard is not None:
+                first, last = max(start, shard.owned.start), min(stop, shard.owned.stop)
+                if first < last:
+                    mine = shard.tensors[kind][first - shard.owned.start : last - shard.owned.start]
+                    piece[first - start : last - start].copy_(mine)
+            if self.grid.data > 1:
+                dist.reduce(piece.view(torch.int32), group=self.grid.groups.dp, group_dst=keeper)
+            if host is not None:
+                host[start:stop].copy_(piece)
+        return None if host is None else host.view(logical.shape)
 
 
 def moments(slot: MutableMapping[str, Any], master: Tensor) -> dict[Kind, Tensor]:

@@ -89,9 +89,20 @@ _OF_OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "s
 def test_objects_and_barriers_go_over_the_control_group() -> None:
     """Between GPUs every other group would carry them by way of the device, in line with what is computed."""
     for path in SOURCES:
-        if path.parent.name == "doctor" or path.name == "sharded.py":  # its own processes; ranges over data ranks
+        if path.parent.name == "doctor":  # its own processes
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_OBJECTS:
                 groups = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "group"]
                 assert groups and groups[0].endswith("control"), f"{path.name}:{node.lineno}"
+
+
+def test_messages_between_two_ranks_go_over_the_lanes_alone() -> None:
+    """NCCL opens a communicator for each two ranks that send singly: seconds and memory each."""
+    singly = {"isend", "irecv", "send", "recv", "send_object_list", "recv_object_list"}
+    for path in SOURCES:
+        if path.parent.name == "doctor" or path.name in ("lane.py", "lanes.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in singly:
+                assert ast.unparse(node.value) != "dist", f"{path.name}:{node.lineno}"
