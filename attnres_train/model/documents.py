@@ -17,17 +17,17 @@ class Documents:
 
     lengths: tuple[int, ...]
     bounds: Tensor
-    """int32, on the device: where each document begins, and where the last one ends."""
+    """int32, on the device of the model: where each document begins, and where the last one ends."""
 
     @property
     def longest(self) -> int:
         return max(self.lengths)
 
     @classmethod
-    def of(cls, segments_BT: Tensor, device: torch.device) -> Documents:
-        """From the number of every token's document in its sample, on the host."""
+    def of(cls, segments_BT: Tensor) -> Documents:
+        """From the number of every token's document in its sample, on the host, where the bounds are too."""
         begins_BT = torch.ones_like(segments_BT, dtype=torch.bool)
         begins_BT[:, 1:] = segments_BT[:, 1:] != segments_BT[:, :-1]
         (starts,) = begins_BT.flatten().nonzero(as_tuple=True)
         bounds = torch.cat([starts, starts.new_tensor([segments_BT.numel()])])
-        return cls(tuple(bounds.diff().tolist()), bounds.to(device, torch.int32))
+        return cls(tuple(bounds.diff().tolist()), bounds.to(torch.int32))

@@ -138,6 +138,8 @@ class StageModel(MegatronModule):
     ) -> History | Tensor:
         """The history for the next stage, or the loss of every token, `[B, T]`, on the last.
 
+        Only the first stage reads tokens and only the last one labels; of others their shape counts, wherever they are.
+
         Attention stays inside `documents`; None lets it see the whole window. Positions count through the window
         either way: rotary scores depend on differences of positions alone.
 

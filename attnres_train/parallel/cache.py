@@ -14,6 +14,7 @@ that names micro-batch, source, stage and rank. So is a call out of turn: see `V
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,14 @@ class HistoryCache:
         self._buffers: dict[tuple[int, int], GradientBuffer | None] = {}
         """Where the gradients of what is or was held belong, until the stage that opened it has run backward."""
         self._gone: dict[tuple[int, int], int] = {}
+        self._backwards: deque[tuple[int, int]] = deque()
+        """Micro-batch and stage of those to come."""
+
+    def begin(self, backwards: Sequence[tuple[int, int]]) -> None:
+        """Called before a schedule runs, with micro-batch and stage of the backwards of this rank, in order. The last
+        stage sends nothing on, so that nothing of it is away."""
+        last = self.plan.num_stages - 1
+        self._backwards = deque(visit for visit in backwards if visit[1] != last)
 
     def arrive(self, micro_batch: int, stage: int, received: Sequence[Tensor]) -> History:
         """The history that `stage` starts with: `received`, as the hop orders it, and what is held for it."""
@@ -131,7 +140,8 @@ class HistoryCache:
         if flight is None or flight.visit is Visit.WANTED:
             return
         self._move(micro_batch, stage, Visit.AWAY)
-        if self.offload is not None and torch.is_grad_enabled():
+        wanted_next = bool(self._backwards) and self._backwards[0] == (micro_batch, stage)
+        if self.offload is not None and torch.is_grad_enabled() and not wanted_next:
             self.offload.park(flight.values(), in_use=self._in_use(micro_batch))
 
     def _in_use(self, micro_batch: int) -> Iterator[Tensor]:
@@ -143,8 +153,15 @@ class HistoryCache:
     def wanted(self, micro_batch: int, stage: int) -> None:
         """`stage` is about to run backward."""
         flight = self._move(micro_batch, stage, Visit.WANTED)
-        if self.offload is not None and flight is not None:
+        if self.offload is None:
+            return
+        if flight is not None:
             self.offload.fetch(flight.values())
+        if self._backwards and self._backwards[0] == (micro_batch, stage):
+            self._backwards.popleft()
+        following = self._in_flight.get(self._backwards[0]) if self._backwards else None
+        if following is not None:
+            self.offload.bring(following.values())
 
     def returned(self, micro_batch: int, stage: int) -> tuple[Tensor, ...]:
         """The gradients that `stage`, whose backward is done, owes the stage before it, in the hop's order.

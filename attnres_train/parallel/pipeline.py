@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
@@ -14,8 +14,8 @@ from megatron.core.utils import get_attr_wrapped_model
 from torch import Tensor, nn
 
 from attnres_train.depth.history import History
-from attnres_train.model.documents import Documents
 from attnres_train.model.stage import StageRole
+from attnres_train.parallel.feed import Fed, MicroBatch, feed
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.stopwatch import Stopwatch
@@ -24,22 +24,6 @@ from attnres_train.progress import LossSum
 from attnres_train.setup import Setup
 
 MIB = 2**20
-
-
-class MicroBatch(Protocol):
-    """What the schedule needs of a micro-batch; every rank reads its own from the corpus."""
-
-    @property
-    def tokens_BT(self) -> Tensor: ...
-
-    @property
-    def labels_BT(self) -> Tensor: ...
-
-    @property
-    def loss_mask_BT(self) -> Tensor: ...
-
-    @property
-    def segments_BT(self) -> Tensor | None: ...
 
 
 @dataclass(frozen=True)
@@ -90,12 +74,13 @@ class Pipeline:
         Afterwards the gradients of `chunks` are reduced and divided by the global token count.
         """
         self.communicator.begin(self.setup.schedule_of(len(batches)), forward_only)
+        fed = feed(batches, [_role(chunk) for chunk in chunks], self.grid.device)
         training, interleaved = self.setup.config.training, self.grid.parallel.virtual > 1
         try:
             with self.stopwatch.phase("backward"):  # what is neither forward, nor waiting, nor reduction
                 reports = get_forward_backward_func()(
                     forward_step_func=self._forward_step,
-                    data_iterator=[enumerate(batches) for _ in chunks] if interleaved else enumerate(batches),
+                    data_iterator=[enumerate(fed) for _ in chunks] if interleaved else enumerate(fed),
                     model=list(chunks) if interleaved else chunks[0],
                     num_microbatches=len(batches),
                     seq_length=training.sequence_length,
@@ -110,23 +95,26 @@ class Pipeline:
         traffic = self.communicator.finish()
         return Ran(_totals(reports), traffic, self.stopwatch.take())
 
-    def _forward_step(self, batches: Iterator[tuple[int, MicroBatch]], chunk: nn.Module) -> tuple[Any, Any]:
+    def _forward_step(self, batches: Iterator[tuple[int, Fed]], chunk: nn.Module) -> tuple[Any, Any]:
         """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
         micro_batch, batch = next(batches)
-        role: StageRole = get_attr_wrapped_model(chunk, "role")
+        role = _role(chunk)
         progress = None
         if self.communicator.eager and not role.last:
             progress = partial(self.communicator.progress, micro_batch, role.stage)
-        device = self.grid.device
-        documents = None if batch.segments_BT is None else Documents.of(batch.segments_BT, device)
         with self.stopwatch.phase("forward"):
-            output = chunk(batch.tokens_BT.to(device), batch.labels_BT.to(device), documents, progress)
+            output = chunk(batch.tokens_BT, batch.labels_BT, batch.documents, progress)
         if isinstance(output, History):
             cache = self.communicator.cache
             output = Outgoing(cache.depart(micro_batch, role.stage, output), cache)
         else:
             self.communicator.cache.end(micro_batch, role.stage)
-        return output, partial(_masked_loss, batch.loss_mask_BT.to(device))
+        return output, partial(_masked_loss, batch.loss_mask_BT)
+
+
+def _role(chunk: nn.Module) -> StageRole:
+    role: StageRole = get_attr_wrapped_model(chunk, "role")
+    return role
 
 
 def _totals(reports: Sequence[tuple[Tensor, Tensor]]) -> LossTotals:

@@ -25,7 +25,7 @@ from attnres_train.depth.history import History
 from attnres_train.parallel.cache import Departure, HistoryCache, HistoryError
 from attnres_train.parallel.grid import Grid
 from attnres_train.parallel.lane import Inbox, Incoming, Lane, Transfer
-from attnres_train.parallel.offload import HostOffload
+from attnres_train.parallel.offload import HostOffload, side_of
 from attnres_train.parallel.pool import BufferPool
 from attnres_train.parallel.schedule import Arrival, Schedule
 from attnres_train.parallel.stopwatch import Stopwatch
@@ -110,17 +110,21 @@ class HistoryCommunicator(P2PCommunicator):
         self.plan = plan
         self.pool = pool
         self.eager = eager
-        self.cache = HistoryCache(plan, grid.pipeline_rank, pool, str(grid), HostOffload() if offload else None)
+        held_back = HostOffload(side_of(grid.device)) if offload else None
+        self.cache = HistoryCache(plan, grid.pipeline_rank, pool, str(grid), held_back)
         self.traffic = Traffic()
-        leaving = 2 * (plan.slices_max + 1)
         forward, backward = grid.lane_groups(1), grid.lane_groups(-1)
+        # Two messages, of which one may be sent source by source.
+        leaving = 2 * (plan.slices_max + 1) if eager else 2
         self.forward = Lane(self.next_rank, self.prev_rank, forward, chunk_bytes, leaving, stopwatch, apart=eager)
-        self.backward = Lane(self.prev_rank, self.next_rank, backward, chunk_bytes, leaving, stopwatch)
+        self.backward = Lane(self.prev_rank, self.next_rank, backward, chunk_bytes, 2, stopwatch)
         self._arrivals, self._returns = self._inboxes([], [])
 
     def begin(self, schedule: Schedule, forward_only: bool) -> None:
         """Called before each run of `schedule`: the order in which messages will arrive here."""
         rank = self.grid.pipeline_rank
+        backwards = [] if forward_only else schedule.backwards()
+        self.cache.begin([(m, chunk * schedule.pipeline + rank) for m, chunk in backwards])
         self._arrivals, self._returns = self._inboxes(
             schedule.arrivals(rank), [] if forward_only else schedule.returns(rank)
         )

@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
 
 def documents(lengths: tuple[int, ...]) -> Documents:
     segments = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    return Documents.of(segments[None], torch.device("cpu"))
+    return Documents.of(segments[None])
 
 
 def window() -> Tensor:
@@ -165,7 +165,7 @@ def loss_sums() -> tuple[float, float, float]:
         totals_crossing = parts.pipeline.run(parts.engine.chunks, crossing, forward_only=True).totals
         expected = 0.0
         for batch in batches:
-            isolated = Documents.of(batch.segments_BT, grid.device)
+            isolated = Documents.of(batch.segments_BT)
             chunk.module.set_input_tensor([None])
             expected += (chunk(batch.tokens_BT, batch.labels_BT, isolated) * batch.loss_mask_BT).sum().item()
     return totals.whole.loss, expected, totals_crossing.whole.loss

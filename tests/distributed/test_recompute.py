@@ -40,7 +40,7 @@ def build(case: str, recompute: Recompute, dtype: torch.dtype) -> StageModel:
 def loss_and_gradients(case: str, recompute: Recompute) -> tuple[Tensor, dict[str, Tensor]]:
     stage = build(case, recompute, torch.float64)
     batch = step_batches(0, isolated=case in ISOLATED)[0]
-    documents = Documents.of(batch.segments_BT, torch.device("cpu")) if batch.segments_BT is not None else None
+    documents = Documents.of(batch.segments_BT) if batch.segments_BT is not None else None
     stage.set_input_tensor([None])
     loss = (stage(batch.tokens_BT, batch.labels_BT, documents) * batch.loss_mask_BT).sum()
     loss.backward()

@@ -34,7 +34,7 @@ def masked(query: Tensor, key: Tensor, value: Tensor, segments: Tensor = SEGMENT
 
 
 def core(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    documents = Documents.of(SEGMENTS, torch.device("cpu"))
+    documents = Documents.of(SEGMENTS)
     return CausalAttentionCore(None, softmax_scale=0.3)(query, key, value, documents)  # type: ignore[arg-type]
 
 
@@ -80,7 +80,7 @@ def test_attention_inside_documents_is_masked_attention(
 
 
 def test_documents_end_with_their_sample() -> None:
-    documents = Documents.of(SEGMENTS, torch.device("cpu"))
+    documents = Documents.of(SEGMENTS)
     assert documents.lengths == (3, 1, 4, 7, 1, 8) and documents.longest == 8
     assert documents.bounds.tolist() == [0, 3, 4, 8, 15, 16, 24]
 

@@ -320,6 +320,21 @@ def test_what_a_later_stage_computes_with_is_not_parked_by_news_of_an_earlier_on
     assert later.sources[0].value.eq(0).all()
 
 
+@pytest.mark.parametrize(("first_backward", "stays"), [((0, 1), True), ((1, 1), False)])
+def test_late_news_takes_nothing_away_that_the_next_backward_reads(
+    first_backward: tuple[int, int], stays: bool
+) -> None:
+    pool = PoisonPool(SHAPE, torch.float64, torch.device("cpu"), 99)
+    cache = HistoryCache(PLAN, 1, pool, "rank 1", HostOffload())
+    cache.begin([first_backward, (0, 1), (0, 3)])
+    history = cache.arrive(0, 1, [pool.take().fill_(number) for number in range(PLAN.hop_into(1).slices)])
+    made = {number: Source.leaf(pool.take().fill_(9)) for number in PLAN.made_on(1)}
+    cache.depart(0, 1, replace(history, sources={**history.sources, **made}))
+    cache.left(0, 1)
+    sizes = [source.value.untyped_storage().nbytes() for source in history.sources.values()]
+    assert all(sizes) if stays else not any(sizes)
+
+
 @pytest.mark.parametrize("call", ["end", "wanted", "returned"])
 def test_a_visit_that_never_began(call: str) -> None:
     with refused(f"rank 1: micro-batch 5 on stage 1: `{call}` came after nothing$"):
