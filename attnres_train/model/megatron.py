@@ -19,6 +19,7 @@ def transformer_config(
     sequence: bool = False,
     overlap: bool = True,
     micro_batch_group: int | None = None,
+    deterministic: bool = False,
 ) -> TransformerConfig:
     """megatron-core's configuration for `model` on a grid of these degrees.
 
@@ -59,6 +60,7 @@ def transformer_config(
         # With larger groups than the pipeline is long there is work to hide messages behind here, too.
         overlap_p2p_comm_warmup_flush=overlap and virtual > 1 and (micro_batch_group or 0) > pipeline,
         microbatch_group_size_per_vp_stage=micro_batch_group,
+        deterministic_mode=deterministic,
     )
 
 

@@ -40,6 +40,7 @@ def build_parts(setup: Setup, grid: Grid) -> Parts:
         sequence=parallel.sequence,
         overlap=parallel.overlap,
         micro_batch_group=parallel.micro_batch_group,
+        deterministic=config.training.deterministic,
     )
     stages = [build_stage(setup, grid, megatron, stage) for stage in grid.stages()]
     engine = _build_engine(config, grid, megatron, stages)

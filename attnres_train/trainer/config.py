@@ -27,6 +27,11 @@ class TrainingConfig:
     """Of the initial weights, the data order and the random streams."""
     precision: Literal["fp32", "bf16"] = "bf16"
     """Dtype of weights and activations; masters, gradients and the depth queries are fp32 in both."""
+    tf32: bool = False
+    """On GPUs, whether fp32 matrix products are rounded to TF32 (ten bits), which is several times faster."""
+    deterministic: bool = False
+    """On GPUs, the same bits whenever a run is repeated, with kernels that may be slower; without it attention's
+    backward adds up in whatever order it is done. A CPU repeats to the bit either way."""
     recompute: Literal["none", "depth", "layer", "block"] = "none"
     """What backward makes again instead of keeping it: `depth` the mix that enters every branch, `layer` everything
     inside a transformer layer, `block` everything but the depth history itself: block sums, what a stage received,

@@ -23,7 +23,7 @@ from attnres_train.config.show import config_values, resolved_toml
 from attnres_train.corpora import Corpora
 from attnres_train.data.ahead import ReadAhead
 from attnres_train.data.loader import BatchLoader
-from attnres_train.depth.describe import backend_in_words, why_no_backend
+from attnres_train.depth.describe import backend_in_words, default_device_type, why_no_backend
 from attnres_train.errors import ExitCode, Problem, Refused, refuse
 from attnres_train.model.size import flops_in_words
 from attnres_train.observe.claim import Claim
@@ -36,6 +36,7 @@ from attnres_train.setup import FACTS, Setup
 from attnres_train.trainer.build import build_parts
 from attnres_train.trainer.config import last_step_of
 from attnres_train.trainer.loop import Run, train
+from attnres_train.trainer.numerics import numerics_in_words, settle_numerics
 from attnres_train.trainer.preflight import join, limit_waits, preflight
 from attnres_train.trainer.signals import StopRequest
 from attnres_train.words import counted
@@ -46,6 +47,7 @@ log = logging.getLogger(CONSOLE)
 def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, presence: Presence) -> ExitCode:
     """Train in `folder`, from the checkpoint that the configuration asks for."""
     config, training = loaded.config, loaded.config.training
+    settle_numerics(training, default_device_type())
     join(config.parallel.timeout_seconds, presence)
     grid = build_grid(config.parallel, training.seed)
     limit_waits(config.parallel.timeout_seconds)
@@ -58,7 +60,7 @@ def run(loaded: Loaded, folder: Path, corpora: Corpora, stop: StopRequest, prese
     claim = _claim(folder, grid)
     setup = Setup.of(config, grid.world_size)
     _announce(setup, grid, backend)
-    for line in loaded.notes:
+    for line in (*numerics_in_words(training, grid.device.type), *loaded.notes):
         log.info(line)
     texts = {
         "config.toml": resolved_toml(config, loaded.origins),

@@ -16,6 +16,7 @@ from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
 from attnres_train.parallel.grid import build_grid
+from attnres_train.parallel.lane import Transfer
 from attnres_train.parallel.pipeline import Ran
 from attnres_train.parallel.transport import Traffic
 from attnres_train.plan import Plan, plan
@@ -174,3 +175,15 @@ def test_the_peak_is_within_a_tenth_and_on_the_rank_that_the_plan_names(name: st
 def test_a_save_is_within_a_fiftieth(name: str) -> None:
     planned, _, size = outcome(name)
     assert planned.checkpoint.total_bytes == pytest.approx(size, rel=0.02)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, settings) in LAYOUTS.items() if "pipeline" in settings])
+def test_the_peak_stays_where_sends_are_let_go_only_when_they_must(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that runs ahead of its GPU never finds one through. It need not: by `wait` NCCL's stream and the one that
+    computes are in order, so that what is given back may be written as soon as it is waited for."""
+    planned, _, _ = outcome(name)
+    monkeypatch.setattr(Transfer, "is_through", property(lambda _: False))
+    ranks, settings = LAYOUTS[name]
+    with TemporaryDirectory() as folder:
+        found = run_ranks(measured, ranks, config_of(settings), folder)
+    assert max(rank.peak for rank in found) <= 1.1 * planned.memory.total

@@ -16,6 +16,7 @@ from attnres_train.model.megatron import transformer_config
 from attnres_train.model.parameters import initialize, logical_parameters
 from attnres_train.model.stage import StageModel, StageRole
 from attnres_train.parallel.grid import Grid, build_grid
+from attnres_train.parallel.lane import Lane, Transfer
 from attnres_train.parallel.pipeline import Pipeline
 from attnres_train.parallel.split import balanced_split, stage_layers
 from attnres_train.plan.traffic import plan_traffic
@@ -208,3 +209,23 @@ def test_a_lost_gradient_ends_the_step_and_names_where() -> None:
     named = r"HistoryError: rank \d .*: source \d of micro-batch 2 lost the gradients of stage \d"
     with pytest.raises(AssertionError, match=named):
         run_ranks(step_that_loses_a_gradient, 2, config)
+
+
+def most_kept_for_sending(config: RunConfig) -> int:
+    """Messages of one direction at once, where none is ever found through: as on a GPU, whose host runs ahead."""
+    Transfer.is_through = property(lambda _: False)  # type: ignore[assignment, method-assign]
+    counts, let_go = [0], Lane._let_go
+
+    def counted(lane: Lane) -> None:
+        let_go(lane)
+        counts.append(len(lane._leaving))
+
+    Lane._let_go = counted  # type: ignore[method-assign]
+    grid = build_grid(config.parallel, seed=1)
+    step_tiny(build_tiny(config, grid), config, grid, 0)
+    return max(counts)
+
+
+def test_two_messages_of_a_direction_are_kept_for_sending_however_far_the_host_runs_ahead() -> None:
+    config = tiny_config("block", layers=8, pipeline=2, virtual=2, eager=False)
+    assert run_ranks(most_kept_for_sending, 2, config) == [2, 2]
