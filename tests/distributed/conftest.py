@@ -3,13 +3,14 @@ their ranks have a GPU each, and tests of more ranks than that are skipped."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests import nccl_rules
 from tests.distributed import ranks
-from tests.gpu.machine import GpuMeeting, gpus_here
+from tests.gpu.machine import FORKS, GpuMeeting, gpus_here
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,6 +19,7 @@ def meeting_that_is_asked_for(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.config.getoption("--nccl-rules"):
             patch.setattr(ranks, "Meeting", nccl_rules.Meeting)
         if request.config.getoption("--nccl"):
+            os.environ |= FORKS
             patch.setattr(GpuMeeting, "most_ranks", gpus_here())
             patch.setattr(ranks, "Meeting", GpuMeeting)
         yield

@@ -68,7 +68,7 @@ def build_tiny(config: RunConfig, grid: Grid) -> Parts:
         if ".depth." in name:
             seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "little")
             noise = torch.randn(state.master.shape, generator=torch.Generator().manual_seed(seed))
-            moved[name] = replace(state, master=state.master + 0.1 * noise)
+            moved[name] = replace(state, master=state.master + 0.1 * noise.to(state.master.device))
     import_state(parts.engine, moved, updates=0)
     return parts
 
@@ -108,7 +108,7 @@ def step_tiny(parts: Parts, config: RunConfig, grid: Grid, step: int) -> tuple[f
 def whole_tensors(parameters: Sequence[LogicalParameter], mine: Mapping[str, Tensor], grid: Grid) -> dict[str, Tensor]:
     """Logical tensors from what every rank holds of them, on rank 0; unequal replicas are an error."""
     shardings = {p.name: p.sharding for p in parameters if p.owned}
-    parts = [(shardings[name], name, tensor) for name, tensor in mine.items()]
+    parts = [(shardings[name], name, tensor.cpu()) for name, tensor in mine.items()]
     everybody: list[tuple[int, list]] = [(0, [])] * grid.world_size
     dist.all_gather_object(everybody, (grid.tensor_rank, parts), group=grid.control)
     whole: dict[str, Tensor] = {}

@@ -18,6 +18,9 @@ from tests import nccl_rules
 from tests.distributed import ranks as rank_processes
 from tests.distributed.ranks import run_ranks
 
+FORKS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+"""Environment of a process that forks its ranks: whether there is a GPU is asked without starting CUDA in it."""
+
 
 def gpus_here() -> int:
     """GPUs that torch can use. Asked in another process: this one must not touch CUDA, since it forks its ranks."""

@@ -21,7 +21,7 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tests.gpu.machine import Machine, add_arguments, gpus_here
+from tests.gpu.machine import FORKS, Machine, add_arguments, gpus_here
 from tests.gpu.never import NEVER_RUN
 from tests.gpu.page import page
 from tests.gpu.section import Section
@@ -86,7 +86,9 @@ def _in_time(name: str, machine: Machine, deadline: float) -> Section:
     command = [sys.executable, "-m", "tests.gpu.run", "--section", name, *machine.arguments()]
     log, started = machine.folder / f"{name}.log", time.monotonic()
     with open(log, "w", encoding="utf-8") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=os.environ | FORKS, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
