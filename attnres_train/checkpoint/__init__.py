@@ -3,6 +3,9 @@
 folder.py        names and order of the checkpoints of a run, and which ones a resume may use
 manifest.py      what a checkpoint says of itself, in JSON
 checksum.py      CRC-32 of files, computed while they are written
+crc.py           the CRC-32 of a file from those of its parts (pure)
+read_sums.py     what a load has read, summed file by file
+whole.py         whether all ranks together have read what was written
 verify.py        whether the files are those that were written
 choose.py        the newest whole one, agreed on by all ranks
 fit.py           whether it is of this model, tokenizer and corpus, and what may differ

@@ -12,6 +12,8 @@ pool.py       receive buffers, used again
 transport.py  the bundle and the communicator under megatron-core's schedules
 lanes.py      the groups of these messages, and how they are connected before anything is computed
 colours.py    which of them a hop uses (pure)
+offload.py    slices that wait in host memory, copied beside what is computed
+feed.py       micro-batches on their way to the device
 pipeline.py   one run of the schedule
 light_imports.py  megatron-core imported at half the price
 cpu.py        what lets megatron-core run without CUDA; does nothing where a GPU computes
