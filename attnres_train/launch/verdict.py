@@ -178,8 +178,13 @@ def judge(
 
 def _stopped_by_one(mine: Collection[Record]) -> bool:
     """Whether a stop signal to one rank ended all before the first step: the others lost it, or their launcher then
-    ended them. Where a rank was lost first, what the others say is the launcher's doing."""
-    ended_alike = all(record.end in ("stopped", "lost") and record.step is None for record in mine)
+    ended them, some before they listened. Where a rank was lost first, what the others say is the launcher's doing."""
+
+    def alike(record: Record) -> bool:
+        by_launcher = record.end == "killed" and record.reason == killed_in_words(-signal.SIGTERM)
+        return record.step is None and (record.end in ("stopped", "lost") or by_launcher)
+
+    ended_alike = all(map(alike, mine))
     return bool(mine) and ended_alike and min(mine, key=_time).end == "stopped"
 
 

@@ -103,7 +103,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tensor 2 x pipeline 2": (4, {"tensor": 2, "pipeline": 2}),
 }
 SAVED_AT, MORE = 3, 2
-FEW = ("data 2", "pipeline 2 x virtual 2", "tensor 2 x pipeline 2")
+FEW = ("data 2", "tensor 2 x pipeline 2")
 """That the quick test goes on with; the slow ones take all."""
 CASES = ["block", pytest.param("standard", marks=pytest.mark.slow), pytest.param("full", marks=pytest.mark.slow)]
 

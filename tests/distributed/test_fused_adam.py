@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import megatron.core.optimizer as megatron_optimizer
+import pytest
 import torch
 from megatron.core.optimizer import distrib_optimizer
 
@@ -14,7 +15,7 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.test_checkpoints import run_steps
 from tests.distributed.tiny import tiny_config
 
-HALF = 3
+HALF = 2
 
 
 class CountsByGroup(torch.optim.Optimizer):
@@ -60,6 +61,7 @@ def test_its_bias_correction_goes_on_after_a_resume(tmp_path: Path) -> None:
     assert all(tensor.equal(later_tensors[kind][name]) for kind in tensors for name, tensor in tensors[kind].items())
 
 
+@pytest.mark.slow
 def test_a_run_of_torch_s_adamw_goes_on_with_it(tmp_path: Path) -> None:
     config = tiny_config("block")
     losses, _, _ = run_ranks(run_steps, 2, config, 0, 2 * HALF, tmp_path, False)[0]

@@ -12,7 +12,7 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.model.documents import Documents
 from attnres_train.parallel import feed as feed_module
 from attnres_train.parallel.grid import build_grid
-from tests.cases import CASES
+from tests.cases import CASES, PUBLISHED
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import step_batches, tiny_config
 from tests.distributed.training import build_tiny
@@ -49,7 +49,8 @@ FEW = CONFIGS[-6:]
 @pytest.mark.parametrize(
     ("ranks", "parallel", "cases"),
     [
-        (1, {}, CONFIGS),
+        pytest.param(1, {}, CONFIGS, marks=pytest.mark.slow),
+        (1, {}, [*((case, {}) for case in PUBLISHED), *FEW]),
         (2, {"pipeline": 2, "history_cache": "off"}, FEW),
         (2, {"pipeline": 2, "virtual": 2, "eager": False, "offload": True}, FEW),
         (2, {"tensor": 2, "sequence": True}, FEW),

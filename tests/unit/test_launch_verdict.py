@@ -153,6 +153,17 @@ def test_a_killed_launcher_is_named() -> None:
     assert code is ExitCode.FAILED and "the launcher itself was killed by signal 9 (SIGKILL)" in told
 
 
+def test_a_rank_that_its_launcher_ended_before_it_listened_is_no_cause_where_another_was_stopped() -> None:
+    """By the launcher's SIGTERM, for which it had no handler yet."""
+    stopped = record(1, "stopped", time=2.0, step=None)
+    ended = record(0, "killed", time=3.0, reason=killed_in_words(-15), step=None)
+    assert judged(ended, stopped, alone=True)[0] is ExitCode.STOPPED_ON_SIGNAL
+    first = record(0, "killed", time=1.0, reason=killed_in_words(-15), step=None)
+    assert judged(first, stopped, alone=True)[0] is ExitCode.FAILED
+    crashed = record(0, "killed", time=3.0, reason=killed_in_words(-11), step=None)
+    assert judged(crashed, stopped, alone=True)[0] is ExitCode.FAILED
+
+
 def test_the_newest_record_of_a_rank_counts() -> None:
     assert newest([record(0, "failed", 2.0), record(0, None, 1.0)])[0].end == "failed"
 
