@@ -84,7 +84,7 @@ class MegatronEngine(ShardedState):
     def _grad_norm(self) -> float:
         """Of all ranks' gradients, each counted once. The host waits for the device once; megatron-core's own waits for
         every gradient where TransformerEngine and Apex are absent. The sums are the same."""
-        gradients = self._sharded.get_main_grads_for_grad_norm()
+        gradients = _counted_gradients(self._sharded)
         norms = torch._foreach_norm(gradients) if gradients else [torch.zeros((), device=self.grid.device)]
         squares = torch.linalg.vector_norm(torch.stack(norms)) ** 2
         dist.all_reduce(squares, group=self._sharded.get_grad_stats_parallel_group())
@@ -116,6 +116,13 @@ class MegatronEngine(ShardedState):
             self._sharded._copy_main_params_to_model_params()
         for chunk in self._chunks:
             chunk.start_param_sync()
+
+
+def _counted_gradients(optimizer: DistributedOptimizer) -> list[Tensor]:
+    """This rank's, without copies that another rank counts."""
+    renamed = getattr(optimizer, "get_grads_for_grad_norm", None)  # in megatron-core 0.19
+    gradients: list[Tensor] = (renamed or optimizer.get_main_grads_for_grad_norm)()
+    return gradients
 
 
 def _main_parameters(optimizer: DistributedOptimizer) -> dict[Tensor, Tensor]:
