@@ -8,5 +8,15 @@ checkpoint.py     a whole checkpoint: position, shapes, the state of each parame
 fit.py            whether it is of this model; pure
 write.py          into a run folder, by the same transaction as every save
 
+Out: a Hugging Face folder.
+
+hf_export.py            a checkpoint, tensor by tensor, published by one rename
+hf_tensors.py           names and cuts of the tensors; pure
+hf_config.py            config.json and generation_config.json
+hf_tokenizer.py         the tokenizer's files; sentencepiece_json.py: a sentencepiece model as tokenizer.json
+hf_card.py              README.md
+safetensors_writer.py   the format, as a stream
+huggingface/            the code that an exported model brings
+
 Nothing of DeepSpeed is imported: it need not be installed.
 """

@@ -1,0 +1,121 @@
+"""`attnres export`: a checkpoint as a folder that transformers and other tools open."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance, readable
+from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
+from attnres_train.cli.command import Answer, Command
+from attnres_train.errors import refuse
+from attnres_train.observe.record_lines import parse_record
+from attnres_train.paths import path_argument
+
+if TYPE_CHECKING:
+    from attnres_train.exchange.hf_tokenizer import TokenizerFiles
+
+_MIB = 2**20
+_EPILOG = """\
+A model with the standard residual becomes a plain Llama (Qwen3 with model.qk_norm); any other brings its own code,
+which transformers runs with trust_remote_code=True. Of a run the newest whole checkpoint is taken. Every byte of it
+is held against its checksum first, and the folder is published by one rename.
+
+  attnres export runs/my my-model
+  attnres export runs/my/checkpoints/step-00010000 my-model --dtype fp32 --max-shard-mib 2000
+  attnres export runs/my my-model --tokenizer tokenizer.json --eod-piece "<|endoftext|>"
+"""
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The checkpoint at `path`, or the newest of the run there whose files have the right sizes. Raises Refused."""
+    with readable(path):
+        if (path / FILE_NAME).exists():
+            return path
+        named = list(named_steps(checkpoints_folder(path)).values())[::-1]
+    if not named:
+        what = f"{path.absolute()} is neither a checkpoint nor a run that has one"
+        raise refuse(str(path), what, "give RUN, or RUN/checkpoints/step-XXXXXXXX")
+    return next((folder for folder in named if not problems_at_a_glance(folder)), named[0])
+
+
+def losses_before(checkpoint: Path, step: int) -> dict[str, float]:
+    """The last recorded losses up to `step`, by tag; none where the run's records are not beside the checkpoint."""
+    records = checkpoint.absolute().parent.parent / "metrics.jsonl"
+    found: dict[str, float] = {}
+    for line in records.read_bytes().splitlines() if records.is_file() else []:
+        record = parse_record(line)
+        if record is not None and record["step"] <= step:
+            found |= {tag: value for tag, value in record.items() if _is_loss(tag, value)}
+    return found
+
+
+def _is_loss(tag: str, value: object) -> bool:
+    return tag.startswith("loss/") and isinstance(value, float)
+
+
+def _tokenizer(options: argparse.Namespace, manifest: Manifest) -> TokenizerFiles:
+    from attnres_train.exchange.hf_tokenizer import tokenizer_files, without_tokenizer
+
+    stated = manifest.settings.get("tokenizer.model")
+    path = options.tokenizer or (Path(stated) if stated else None)
+    if path is None or options.no_tokenizer:
+        return without_tokenizer()
+    window = int(manifest.settings.get("training.sequence_length", 0))
+    return tokenizer_files(path, manifest.fingerprints.get("tokenizer"), options.eod_piece, window)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="RUN|CHECKPOINT", type=path_argument)
+    parser.add_argument("folder", metavar="FOLDER", type=path_argument, help="made by this; must not exist")
+    parser.add_argument("--dtype", choices=("bf16", "fp32", "fp16"), default="bf16", help="of the weights; bf16")
+    parser.add_argument("--max-shard-mib", type=_mebibytes, default=4096, metavar="N", help="of a file; 4096")
+    parser.add_argument("--tokenizer", type=path_argument, metavar="PATH", help="where the run's tokenizer lies now")
+    parser.add_argument("--no-tokenizer", action="store_true", help="leave it out")
+    parser.add_argument("--eod-piece", metavar="PIECE", help="of a tokenizer.json: what ends documents")
+
+
+def _mebibytes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of MiB, 1 or more")
+    return int(text)
+
+
+def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    from attnres_train.exchange.hf_export import export
+
+    checkpoint = checkpoint_of(options.path)
+    manifest = read_manifest(checkpoint)
+    tokenizer = _tokenizer(options, manifest)
+    shard_bytes = options.max_shard_mib * _MIB
+    losses = losses_before(checkpoint, manifest.step)
+    try:
+        made = export(
+            checkpoint,
+            options.folder,
+            dtype=options.dtype,
+            shard_bytes=shard_bytes,
+            tokenizer=tokenizer,
+            losses=losses,
+        )
+    except OSError as error:
+        raise refuse(str(options.folder), f"cannot be written: {error}", "mend it; nothing was left behind") from error
+    except ValueError as error:
+        raise refuse(str(checkpoint), str(error), "choose --dtype bf16 or fp32") from error
+    found = {**made._asdict(), "folder": str(made.folder), "checkpoint": str(checkpoint), "step": manifest.step}
+    text = (
+        f"{made.folder}: {made.architecture} of step {manifest.step:,}, {made.tensors} tensors, "
+        f"{made.bytes / _MIB:,.1f} MiB {options.dtype}, in files: {made.shards}"
+    )
+    return Answer(found, f"{text}\n{tokenizer.note}")
+
+
+COMMAND = Command(
+    name="export",
+    help="write a checkpoint as a Hugging Face folder",
+    answer=_answer,
+    options=_options,
+    epilog=_EPILOG,
+)

@@ -1,0 +1,132 @@
+"""A checkpoint as a Hugging Face folder, whatever layout saved it: one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from attnres_train.checkpoint.reader import CheckpointReader
+from attnres_train.durable import flush_file, flush_folder
+from attnres_train.errors import refuse
+from attnres_train.exchange import huggingface
+from attnres_train.exchange.hf_card import Card
+from attnres_train.exchange.hf_config import MODEL_FILES, Sections, config_json, generation_json
+from attnres_train.exchange.hf_tensors import Target, targets
+from attnres_train.exchange.hf_tokenizer import TokenizerFiles
+from attnres_train.exchange.safetensors_writer import DTYPES, Entry, in_shards, write_shards
+from attnres_train.model.describe import describe
+from attnres_train.model.tensors import TensorSpec
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    folder: Path
+    architecture: str
+    tensors: int
+    bytes: int
+    """Of the tensors."""
+    shards: int
+
+
+def export(
+    checkpoint: Path,
+    folder: Path,
+    *,
+    dtype: str,
+    shard_bytes: int,
+    tokenizer: TokenizerFiles,
+    losses: Mapping[str, float],
+) -> Exported:
+    """Write `folder` whole or not at all.
+
+    Raises Refused where the checkpoint is damaged, is of another model than its settings say, or the folder exists;
+    OSError where writing fails, ValueError where a value does not fit in `dtype`.
+    """
+    if os.path.lexists(folder):
+        raise refuse(str(folder), "exists already", "name a folder that does not")
+    if not folder.absolute().parent.is_dir():
+        raise refuse(str(folder), f"there is no folder {folder.absolute().parent}", "make it, or name another")
+    reader = CheckpointReader.open(checkpoint)
+    sections = Sections.of(reader.manifest.settings, str(checkpoint))
+    described = _described(reader, sections)
+    plan = [(spec, targets(spec, sections.model)) for spec in described]
+    entries = [_entry(target, dtype, sections.plain) for _, made in plan for target in made]
+    shards = in_shards(entries, shard_bytes)
+    vocabulary = described[0].shape[0]
+    config = config_json(sections, vocabulary, dtype, tokenizer.ends)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    partial.mkdir()
+    try:
+        write_shards(partial, shards, _tensors(reader, plan))
+        written = {"config.json": config, "generation_config.json": generation_json(tokenizer.ends)}
+        for name, content in {**written, **tokenizer.json_files}.items():
+            _write(partial / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        for name, data in tokenizer.other_files.items():
+            (partial / name).write_bytes(data)
+        if not sections.plain:
+            _copy_model_files(partial)
+        card = Card(reader.manifest, sections, dtype, config["architectures"][0], tokenizer.note, losses)
+        _write(partial / "README.md", card.text())
+        _publish(partial, folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    total = sum(entry.bytes for entry in entries)
+    return Exported(folder, config["architectures"][0], len(entries), total, len(shards))
+
+
+def _described(reader: CheckpointReader, sections: Sections) -> list[TensorSpec]:
+    """The tensors of the model, the embedding first. Raises Refused where the checkpoint has others."""
+    records = reader.manifest.tensors
+    rows = records["embedding.weight"].shape[0] if "embedding.weight" in records else 0
+    described = list(describe(sections.model, sections.residual, rows, rows).all)
+    wanted = {spec.name: spec.shape for spec in described}
+    found = {name: record.shape for name, record in records.items()}
+    if wrong := sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)):
+        name = wrong[0]
+        what = f"has {name} of shape {found.get(name)}, its settings say {wanted.get(name)}"
+        raise refuse(str(reader.folder), what, "export it with the version that saved it")
+    return described
+
+
+def _entry(target: Target, dtype: str, plain: bool) -> Entry:
+    """Parameters of depth readers stay fp32, as in training."""
+    return Entry(target.name, target.shape, DTYPES["fp32" if target.fp32 and not plain else dtype])
+
+
+def _tensors(reader: CheckpointReader, plan: list[tuple[TensorSpec, tuple[Target, ...]]]) -> Iterator[Tensor]:
+    for spec, made in plan:
+        whole = reader.read("weight", spec.name)
+        for target in made:
+            yield target.cut(whole)
+        del whole
+
+
+def _copy_model_files(into: Path) -> None:
+    code = Path(str(huggingface.__file__)).parent
+    for name in MODEL_FILES:
+        shutil.copyfile(code / name, into / name)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _publish(partial: Path, folder: Path) -> None:
+    """All on disk, then one rename, then its entry on disk."""
+    for path in partial.iterdir():
+        if path.suffix != ".safetensors":  # these are already
+            flush_file(path)
+    flush_folder(partial)
+    # An empty folder would be replaced by a rename, so it is looked at again.
+    if os.path.lexists(folder):
+        raise refuse(str(folder), "was made by another while this was written", "name another folder")
+    partial.rename(folder)
+    flush_folder(folder.absolute().parent)
