@@ -1,9 +1,9 @@
 """A decoder transformer with attention over depth, in plain torch (Attention Residuals, arXiv 2603.15031).
 
 Every sublayer, and the head, reads a mix of what sublayers before it put out (`depth_attnres.py`), normalises it and
-puts out something itself. What has been put out so far is the *history*: a list of `[batch, tokens, width]` tensors, just
-those that the next reader sees, oldest first. Depth looks at one token at a time: the cache of keys and values is that
-of any transformer.
+puts out something itself. What has been put out so far is the *history*: a list of `[batch, tokens, width]` tensors,
+just those that the next reader sees, oldest first. Depth looks at one token at a time: the cache of keys and values is
+that of any transformer.
 
 Part of an exported model: it imports torch, transformers and the two files beside it, nothing else.
 
