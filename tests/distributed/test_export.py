@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.reader import CheckpointReader
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
+from attnres_train.cli.run import main
 from attnres_train.config.run_config import RunConfig
 from attnres_train.exchange.hf_export import export
 from attnres_train.exchange.hf_tokenizer import without_tokenizer
@@ -230,3 +232,37 @@ def test_weights_over_depth_are_shares_of_each_source(exports: Exports) -> None:
     assert [each.shape for each in weights] == [(3, 2, TOKENS, 1 + reader) for reader in range(9)]
     assert all(torch.allclose(each.sum(-1), torch.ones(())) for each in weights)
     assert model(IDS[:, :4]).depth_weights is None
+
+
+def test_the_command_tells_and_publishes_once(exports: Exports, tmp_path: Path) -> None:
+    """Of a run its newest checkpoint; a folder that is there is refused and stays."""
+    folder = tmp_path / "model"
+    arguments = ["export", str(exports.folder / named(QUICK[2])), str(folder), "--dtype", "fp16"]
+    assert main(arguments) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
+    card = (folder / "README.md").read_text()
+    assert "| step | 1 |" in card and "trust_remote_code=True" in card and "fp16" in card
+    before = (folder / "config.json").stat()
+    assert main(arguments) == 2
+    assert (folder / "config.json").stat() == before
+
+
+def test_a_damaged_checkpoint_leaves_nothing(exports: Exports, tmp_path: Path) -> None:
+    """One flipped bit anywhere, the moments included, which are not exported."""
+    checkpoint = tmp_path / checkpoint_name(1)
+    shutil.copytree(saved(exports.folder, QUICK[0]), checkpoint)
+    file = max(checkpoint.glob("*.distcp"))
+    whole = bytearray(file.read_bytes())
+    whole[-1] ^= 1
+    file.write_bytes(whole)
+    assert main(["export", str(checkpoint), str(tmp_path / "model")]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == [checkpoint.name]
+
+
+def test_a_write_that_fails_leaves_nothing(exports: Exports, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("attnres_train.exchange.hf_export._publish", full)
+    assert main(["export", str(saved(exports.folder, QUICK[0])), str(tmp_path / "model")]) == 2
+    assert not list(tmp_path.iterdir())
