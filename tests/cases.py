@@ -25,6 +25,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "full, sigmoid": {"mode": "full", "weights": "sigmoid"},
     "block, keys without norm": {"mode": "block", "block_size": 3, "key_norm": False},
     "full, static": {"mode": "full", "weights": "static", "heads": 4},
+    "block, norm of the sum": {"mode": "block", "block_size": 3, "norm_of": "sum"},
+    "full, sigmoid, norm of the sum": {"mode": "full", "weights": "sigmoid", "norm_of": "sum"},
     "block, entropy": {"mode": "block", "block_size": 3, "entropy_weight": 0.1},
 }
 

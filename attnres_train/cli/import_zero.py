@@ -1,4 +1,4 @@
-"""`attnres import`: a run of DeepSpeed's goes on here, under any engine and layout."""
+"""`attnres import` of a checkpoint of DeepSpeed's: its run goes on here, under any engine and layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnres_train.cli.command import Answer, Command
+from attnres_train.cli.command import Answer
 from attnres_train.config.load import Loaded, load_checked
 from attnres_train.config.resolve import run_folder, vocabulary_size
 from attnres_train.config.run_config import RunConfig
@@ -18,7 +18,6 @@ from attnres_train.errors import Problem, Refused
 from attnres_train.model.describe import describe
 from attnres_train.observe.claim import claim_run_folder
 from attnres_train.optim.schedule import learning_rate
-from attnres_train.paths import path_argument
 from attnres_train.progress import TrainState
 from attnres_train.words import counted
 
@@ -26,15 +25,6 @@ if TYPE_CHECKING:
     from attnres_train.exchange.checkpoint import ZeroCheckpoint
     from attnres_train.model.sharding import Sharding
     from attnres_train.model.tensors import TensorSpec
-
-IMPORT = """\
-Reads a checkpoint that DeepSpeed wrote under ZeRO-1, -2 or -3 of the model that CONFIG.toml describes, and writes one
-of this package's into the run folder: weights, fp32 masters, both moments, step and position in the data. Then launch
-the run as usual. Nothing is written if anything is wrong, and loading runs no code.
-
-  attnres import deepspeed-checkpoints my.toml
-  attnres import deepspeed-checkpoints my.toml --tag global_step1000 --samples 256000
-"""
 
 
 @dataclass(frozen=True)
@@ -52,16 +42,8 @@ class Imported:
     notes: Sequence[str]
 
 
-def _options(command: argparse.ArgumentParser) -> None:
-    given = "what save_checkpoint was given"
-    command.add_argument("folder", metavar="DEEPSPEED_FOLDER", type=path_argument, help=given)
-    command.add_argument("config", metavar="CONFIG.toml", type=path_argument)
-    command.add_argument("--tag", help="which checkpoint; default: the one that the file `latest` names")
-    samples = "where in the data to go on; default: the global_samples that DeepSpeed counted"
-    command.add_argument("--samples", type=_count, metavar="N", help=samples)
-
-
-def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+def import_deepspeed(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    """Write the checkpoint at DeepSpeed's step. Raises Refused before anything is written."""
     loaded = load_checked(options.config, overrides, None, "check")
     done = import_zero(options.folder, loaded, options.tag, options.samples)
     return Answer(_as_json(done), _as_text(done))
@@ -206,20 +188,3 @@ def _as_text(done: Imported) -> str:
         *(f"  note: {note}" for note in done.notes),
     ]
     return "\n".join(lines)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of samples, 0 or more")
-    return int(text)
-
-
-COMMAND = Command(
-    name="import",
-    help="go on from a ZeRO checkpoint that DeepSpeed itself wrote",
-    answer=_answer,
-    options=_options,
-    epilog=IMPORT,
-    usage="attnres import DEEPSPEED_FOLDER CONFIG.toml [--tag TAG] [--samples N] [--json] [--section.key value ...]",
-    own_flags=("--tag", "--samples"),
-)

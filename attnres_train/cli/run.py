@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from attnres_train.cli import ablate, check, doctor, export, hostfile, import_zero, init, inspect, plan, report, verify
+from attnres_train.cli import ablate, check, doctor, export, hostfile, imports, init, inspect, plan, report, verify
 from attnres_train.cli.command import RAW, Answer, Command, Parser
 from attnres_train.config.overrides import separate
 from attnres_train.errors import ExitCode, Refused, problems_as_json
@@ -23,7 +23,7 @@ COMMANDS: tuple[Command, ...] = (
     doctor.COMMAND,
     hostfile.COMMAND,
     export.COMMAND,
-    import_zero.COMMAND,
+    imports.COMMAND,
     init.COMMAND,
 )
 
@@ -40,7 +40,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres doctor configs/quickstart.toml             is this machine ready, and fast enough?
   attnres hostfile hosts.txt                         are these the nodes?
   attnres export runs/quickstart my-model            a folder that transformers and other tools open
-  attnres import deepspeed-checkpoints my.toml       go on from what DeepSpeed has trained
+  attnres import SmolLM2-135M my.toml                begin from a model that is there; or go on from DeepSpeed's
 
 Training itself starts one process a rank (`ablate` does so by launch/torchrun.sh):
 

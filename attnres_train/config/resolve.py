@@ -9,10 +9,22 @@ from attnres_train.errors import refuse
 
 
 def vocabulary_size(config: RunConfig) -> int:
-    """Entries of the vocabulary: the tokenizer's, or `tokenizer.vocab_size` if there is no model file.
+    """Rows of the embedding before padding: `model.vocabulary_size`, else one for every entry of the tokenizer.
 
-    Raises Refused where neither says, or where the two differ.
+    Raises Refused where nothing says how many, or where one says otherwise than another.
     """
+    rows = config.model.vocabulary_size
+    if rows is not None and config.tokenizer.model is None and config.tokenizer.vocab_size is None:
+        return rows
+    entries = _entries(config)
+    if rows is not None and rows < entries:
+        message = f"{rows}, but the tokenizer has {entries} entries"
+        raise refuse("model.vocabulary_size", message, f'write "none" or at least {entries}')
+    return entries if rows is None else rows
+
+
+def _entries(config: RunConfig) -> int:
+    """Of the tokenizer, or `tokenizer.vocab_size` if there is no model file."""
     tokenizer = config.tokenizer
     if tokenizer.model is not None and Path(tokenizer.model).is_file():
         return _size_of_model(tokenizer.model, tokenizer.vocab_size)

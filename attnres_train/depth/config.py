@@ -40,6 +40,10 @@ class ResidualConfig:
     entropy_weight: float = 0.0
     """Adds this times the entropy of every reader's weights, averaged over tokens, to what is minimised: above zero
     sharpens the weights, below zero spreads them. The logged loss is without it."""
+    norm_of: Literal["mix", "sum"] = "mix"
+    """What the norm behind a read adds `model.norm_eps` to: the mean square of the `mix`, or that of the `sum` of all
+    sources, of which the mix starts as a part (a mean): then a model with queries at zero computes exactly what the
+    standard residual does, as a pretrained one that is imported must."""
     gate: Literal["branch", "highway"] = "branch"
     """For `gated`: `branch` is h + g f(x), `highway` is (1 - g) h + g f(x)."""
     gate_bias: float | None = None

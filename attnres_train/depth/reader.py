@@ -27,6 +27,13 @@ class DepthReader(nn.Module):
         for name, initial in own.items():
             self.register_parameter(name, nn.Parameter(torch.full(initial.shape, initial.value)))
 
+    def norm_eps(self, eps: float) -> float:
+        """Of the norm behind the read: with `residual.norm_of = "sum"` scaled to what the read starts as.
+
+        With n sources at weight w each, `w sum / sqrt(w^2 mean_square(sum) + w^2 eps)` is the norm of the sum.
+        """
+        return eps * self.mode.start_share(self.reads) ** 2 if self.mode.residual.norm_of == "sum" else eps
+
     def read(self, history: History, norm: Norm) -> Tensor:
         """The normalised input of the branch, `[T, B, D]`."""
         return self.mode.read(self._own(), history.read(self.reads), norm)

@@ -38,9 +38,19 @@ class Target:
 
     name: str
     shape: tuple[int, ...]
-    cut: Callable[[Tensor], Tensor]
+    view: Callable[[Tensor], Tensor]
+    """Its elements in the checkpoint's tensor, in their order; perhaps in more dimensions."""
     fp32: bool = False
     """Whatever the others are."""
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """The folder's tensor, from the checkpoint's."""
+        return self.view(whole).reshape(self.shape)
+
+    def put(self, whole: Tensor, tensor: Tensor) -> None:
+        """Write the folder's tensor to its place in the checkpoint's; raises RuntimeError for another size."""
+        place = self.view(whole)
+        place.copy_(tensor.reshape(place.shape))
 
 
 def targets(spec: TensorSpec, model: ModelConfig) -> tuple[Target, ...]:
@@ -82,4 +92,4 @@ def _rows(whole: Tensor, first: int, last: int | None = None) -> Tensor:
 
 
 def _of_groups(whole: Tensor, groups: int, first: int, last: int) -> Tensor:
-    return whole.unflatten(0, (groups, -1))[:, first:last].flatten(0, 1)
+    return whole.unflatten(0, (groups, -1))[:, first:last]

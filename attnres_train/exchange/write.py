@@ -13,7 +13,7 @@ from attnres_train.checkpoint.folder import checkpoints_folder, named_steps
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
-from attnres_train.engine.interface import StatePart
+from attnres_train.engine.interface import StatePart, StateSource
 from attnres_train.errors import refuse
 from attnres_train.exchange.checkpoint import ZeroCheckpoint
 from attnres_train.exchange.fit import whole_state
@@ -64,7 +64,7 @@ def refuse_a_later_one(run_folder: Path, step: int) -> None:
 
 
 def write_imported(
-    folder: Path, imported: ImportedState, config: RunConfig, state: TrainState, identity: RunIdentity
+    folder: Path, imported: StateSource, config: RunConfig, state: TrainState, identity: RunIdentity
 ) -> Path:
     """Write, read back and publish the checkpoint of `state` in the run folder; older ones stay.
 

@@ -42,7 +42,7 @@ class ReadsDepth(nn.Module):
         super().__init__()
         width, eps = plans.model.hidden_size, plans.model.norm_eps
         self.depth = DepthReader(plans.residual, plans.layout, index, width, eps)
-        self.norm = RMSNorm(plans.config, width, eps)
+        self.norm = RMSNorm(plans.config, width, self.depth.norm_eps(eps))
 
     def read(self, history: History) -> Tensor:
         """The normalised input, `[T, B, D]`."""

@@ -18,9 +18,9 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import VOCABULARY, step_batches, tiny_config
 
 
-def loss_and_gradients(mode: str, tied: bool) -> tuple[float, dict[str, Tensor]]:
-    config = tiny_config(mode, tied=tied)
-    model = replace(config.model, norm_eps=1e-30)
+def loss_and_gradients(case: str, tied: bool, eps: float = 1e-30) -> tuple[float, dict[str, Tensor]]:
+    config = tiny_config(case, tied=tied)
+    model = replace(config.model, norm_eps=eps)
     grid = build_grid(config.parallel, seed=1)
     megatron = transformer_config(model, dtype=torch.float64)
     role = StageRole(stage=0, layers=range(model.num_layers), first=True, last=True)
@@ -49,6 +49,19 @@ def test_zero_queries_equal_the_standard_residual(mode: str, tied: bool) -> None
     assert all(not gradients[name].any() for name in own if name.endswith("gain"))
     live = [name for name in own if name.endswith("query") and gradients[name].any()]
     assert len(live) == 2 * 4, "all queries but the first sublayer's, which has one source, get a gradient"
+
+
+@pytest.mark.parametrize("case", ["block, norm of the sum", "full, sigmoid, norm of the sum"])
+def test_with_the_norm_of_the_sum_that_holds_for_any_eps(case: str) -> None:
+    """An eps as large as the mean squares themselves; `norm_of = "mix"` is far off there."""
+    loss, gradients = run_ranks(loss_and_gradients, 1, case, False, 1.0)[0]
+    standard_loss, standard = run_ranks(loss_and_gradients, 1, "standard", False, 1.0)[0]
+    other_loss, _ = run_ranks(loss_and_gradients, 1, "block", False, 1.0)[0]
+    assert loss == pytest.approx(standard_loss, rel=1e-13)
+    assert abs(other_loss / standard_loss - 1) > 1e-5
+    for name, gradient in standard.items():
+        error = (gradients[name] - gradient).norm() / gradient.norm()
+        assert error < 1e-11, name
 
 
 def initial_queries() -> list[float]:

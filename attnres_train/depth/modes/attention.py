@@ -26,7 +26,7 @@ class FullAttention(Standard):
     """One learned query and one key gain a reader; what it writes is the branch's output alone."""
 
     blocks: ClassVar[Blocks] = "of one"
-    keys = ("window", *ATTENTION_OPTIONS)
+    keys = ("window", "norm_of", *ATTENTION_OPTIONS)
     products = 2
 
     @classmethod
@@ -35,6 +35,9 @@ class FullAttention(Standard):
 
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         return {"query": Initial((width,), 0.0), "gain": Initial((width,), 1.0)}
+
+    def start_share(self, reads: Reads) -> float:
+        return 1 / reads.count
 
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
         from attnres_train.depth.aggregation import aggregate_sources

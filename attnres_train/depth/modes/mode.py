@@ -71,6 +71,10 @@ class Mode(ABC):
     def parameters(self, reads: Reads, width: int, writes: bool) -> dict[str, Initial]:
         """Those of one reader; `writes` is False for the head, which adds nothing to the history."""
 
+    def start_share(self, reads: Reads) -> float:
+        """The weight that every source of a reader has before its parameters are trained: 1 makes the read a sum."""
+        return 1.0
+
     @abstractmethod
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
         """The normalised input of a branch, `[T, B, D]`, from what the reader sees."""

@@ -50,6 +50,9 @@ class AttentionWithOptions(Standard):
             own["key_projection"] = Initial((rank, width), 0.0, std=width**-0.5, decays=True)
         return own
 
+    def start_share(self, reads: Reads) -> float:
+        return 0.5 if self.residual.weights == "sigmoid" else 1 / reads.count
+
     def read(self, own: Mapping[str, Tensor], sources: Sequence[Source], norm: Norm) -> Tensor:
         import torch
 

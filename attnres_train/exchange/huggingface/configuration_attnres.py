@@ -14,7 +14,7 @@ class AttnResConfig(PreTrainedConfig):
     """Names and meanings are those of Llama's configuration; beside them `qk_norm` and `residual`.
 
     `residual` has `mode` (`standard`, `gated`, `denseformer`, `full` or `block`), `block_size` (sublayers a block, for
-    `block`), `window`, `query`, `weights`, `heads`, `key_rank`, `key_norm`, `temperature` and `gate`.
+    `block`), `window`, `query`, `weights`, `heads`, `key_rank`, `key_norm`, `temperature`, `norm_of` and `gate`.
     """
 
     model_type = "attnres"
@@ -96,5 +96,6 @@ _DEFAULTS = {
     "key_rank": None,
     "key_norm": True,
     "temperature": 1.0,
+    "norm_of": "mix",
     "gate": "branch",
 }

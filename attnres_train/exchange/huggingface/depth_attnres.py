@@ -76,8 +76,15 @@ class DepthReader(nn.Module):
             heads = weights.shape[-1]
             parts = [value.unflatten(-1, (heads, -1)) for value in values]
             mixed = sum(weight.unsqueeze(-1) * part for weight, part in zip(weights, parts, strict=True)).flatten(-2)
-        normed = mixed / rms(mixed, norm.eps) * norm.weight.float()
+        normed = mixed / rms(mixed, self._norm_eps(norm.eps)) * norm.weight.float()
         return normed.to(history[0].dtype), weights
+
+    def _norm_eps(self, eps: float) -> float:
+        """`norm_of` the sum: what the norm of the sum adds, scaled to the share of it that the mix starts as."""
+        options = self.config.residual
+        if options["norm_of"] == "mix":
+            return eps
+        return eps * (0.5 if options["weights"] == "sigmoid" else 1 / self.count) ** 2
 
     def _weights(self, values: list[Tensor]) -> Tensor:
         options = self.config.residual
