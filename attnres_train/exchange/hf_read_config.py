@@ -37,6 +37,8 @@ _READ = (
     *_SIZES,
     "architectures",
     "attention_bias",
+    "attention_output_bias",
+    "attention_windows",
     "auto_map",
     "head_dim",
     "hidden_act",
@@ -48,9 +50,12 @@ _READ = (
     "model_type",
     "num_key_value_heads",
     "qk_norm",
+    "qkv_bias",
     "quantization_config",
     "residual",
     "rms_norm_eps",
+    "rope_attention_factor",
+    "rope_inverse_frequencies",
     "rope_parameters",
     "rope_scaling",
     "rope_theta",
@@ -198,12 +203,13 @@ def _attention(reading: _Reading, family: Family, sizes: Mapping[str, int]) -> d
     if head_dim < 2 or head_dim % 2:
         reading.wrong("head_dim", f"{head_dim}: rotary positions need heads of an even width")
     flag = reading.get("attention_bias", bool, False)
+    by_flag = family.biases_by_flag and flag
     return {
         "model.num_query_groups": groups,
         "model.head_dim": head_dim,
         "model.qk_norm": reading.get("qk_norm", bool, family.qk_norm),
-        "model.qkv_bias": family.qkv_bias or (family.biases_by_flag and flag),
-        "model.attention_output_bias": family.biases_by_flag and flag,
+        "model.qkv_bias": family.qkv_bias or by_flag or reading.get("qkv_bias", bool, False),
+        "model.attention_output_bias": by_flag or reading.get("attention_output_bias", bool, False),
     }
 
 
@@ -220,6 +226,8 @@ def _numbers(reading: _Reading) -> dict[str, Any]:
 
 def _sliding(reading: _Reading, family: Family, layers: int) -> dict[str, Any]:
     """The window, and of which layers."""
+    if family is FAMILIES["attnres"]:
+        return _own_windows(reading, layers)
     window = reading.get("sliding_window", int, None)
     if window is None and "sliding_window" not in reading.content:
         window = family.sliding_window
@@ -241,6 +249,19 @@ def _sliding(reading: _Reading, family: Family, layers: int) -> dict[str, Any]:
     if not sliding:
         return {"model.sliding_window": None, "model.sliding_layers": None}
     return {"model.sliding_window": window, "model.sliding_layers": None if len(sliding) == layers else tuple(sliding)}
+
+
+def _own_windows(reading: _Reading, layers: int) -> dict[str, Any]:
+    """Of our own exports: the window of every layer, null for all before a token."""
+    windows = reading.get("attention_windows", list, [None] * layers)
+    sizes = {window for window in windows if window is not None}
+    if len(windows) != layers or len(sizes) > 1 or not all(isinstance(size, int) and size > 0 for size in sizes):
+        reading.wrong("attention_windows", f"{windows!r} is not one window for some of {layers} layers", _UNSAID)
+    sliding = tuple(layer for layer, window in enumerate(windows) if window is not None)
+    if not sliding:
+        return {"model.sliding_window": None, "model.sliding_layers": None}
+    layers_told = None if len(sliding) == layers else sliding
+    return {"model.sliding_window": windows[sliding[0]], "model.sliding_layers": layers_told}
 
 
 def _residual(reading: _Reading) -> dict[str, Any]:

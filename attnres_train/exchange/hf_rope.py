@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from attnres_train.model.config import ModelConfig
+from attnres_train.model.rotary import attention_factor
+
 _KINDS = ("default", "linear", "llama3", "yarn")
 _KNOWN = {
     "default": (),
@@ -66,8 +69,24 @@ def rope_values(content: Mapping[str, Any], head_dim: int, wrong: Wrong) -> dict
     return values | {f"model.rope_scaling.{name}": value for name, value in _scaling(kind, given, content).items()}
 
 
+def rope_parameters(model: ModelConfig) -> dict[str, Any]:
+    """The other way: what transformers 5 calls so."""
+    scaling, base = model.rope_scaling, {"rope_theta": float(model.rope_base)}
+    if scaling.kind == "none":
+        return {"rope_type": "default", **base}
+    found: dict[str, Any] = {"rope_type": scaling.kind, **base, "factor": scaling.factor}
+    if scaling.kind == "linear":
+        return found
+    found["original_max_position_embeddings"] = scaling.original_window_tokens
+    if scaling.kind == "llama3":
+        return {**found, "low_freq_factor": scaling.low_freq_factor, "high_freq_factor": scaling.high_freq_factor}
+    ramp = {"beta_fast": scaling.beta_fast, "beta_slow": scaling.beta_slow, "truncate": scaling.truncate}
+    return {**found, **ramp, "attention_factor": attention_factor(scaling)}
+
+
 def _base(content: Mapping[str, Any], parameters: Mapping[str, Any], wrong: Wrong) -> int:
-    stated = {float(v) for v in (content.get("rope_theta"), parameters.get("rope_theta")) if _is_number(v)}
+    said = (content.get("rope_theta"), parameters.get("rope_theta"))
+    stated = {float(value) for value in said if value is not None and _is_number(value)}
     if len(stated) > 1:
         wrong("rope_theta", f"is said twice: {sorted(stated)}", "leave the one that the model was trained with")
     base = max(stated, default=10_000.0)

@@ -26,6 +26,7 @@ _IN_LAYER = {
     "attention.norm.weight": "input_layernorm.weight",
     "mlp.norm.weight": "post_attention_layernorm.weight",
     "attention.branch.linear_proj.weight": "self_attn.o_proj.weight",
+    "attention.branch.linear_proj.bias": "self_attn.o_proj.bias",
     "attention.branch.q_layernorm.weight": "self_attn.q_norm.weight",
     "attention.branch.k_layernorm.weight": "self_attn.k_norm.weight",
     "mlp.branch.linear_fc2.weight": "mlp.down_proj.weight",
@@ -64,8 +65,8 @@ def targets(spec: TensorSpec, model: ModelConfig) -> tuple[Target, ...]:
     path = f"model.layers.{layer}"
     if inner.startswith(("attention.depth.", "mlp.depth.")):
         return (Target(f"{path}.{inner.replace('.depth.', '_depth.')}", shape, _as_it_is, spec.fp32),)
-    if inner == "attention.branch.linear_qkv.weight":
-        return tuple(_queries_keys_values(path, model))
+    if inner.startswith("attention.branch.linear_qkv."):
+        return tuple(_queries_keys_values(path, inner.rpartition(".")[2], shape[1:], model))
     if inner == "mlp.branch.linear_fc1.weight":
         half = (shape[0] // 2, *shape[1:])
         cuts = (("gate_proj", partial(_rows, first=0, last=half[0])), ("up_proj", partial(_rows, first=half[0])))
@@ -73,14 +74,15 @@ def targets(spec: TensorSpec, model: ModelConfig) -> tuple[Target, ...]:
     return (Target(f"{path}.{_IN_LAYER[inner]}", shape, _as_it_is),)
 
 
-def _queries_keys_values(path: str, model: ModelConfig) -> Iterator[Target]:
-    """Rows of the stacked matrix are by group: its queries, its key, its value, each the width of a head."""
+def _queries_keys_values(path: str, kind: str, row: tuple[int, ...], model: ModelConfig) -> Iterator[Target]:
+    """Rows of the stacked matrix, and of its bias, are by group: its queries, its key, its value, each the width of a
+    head."""
     groups, width = model.query_groups, model.head_size
     queries = model.num_attention_heads // groups
     places = {"q_proj": (0, queries), "k_proj": (queries, queries + 1), "v_proj": (queries + 1, queries + 2)}
     for name, (first, last) in places.items():
         cut = partial(_of_groups, groups=groups, first=first * width, last=last * width)
-        yield Target(f"{path}.self_attn.{name}.weight", (groups * (last - first) * width, model.hidden_size), cut)
+        yield Target(f"{path}.self_attn.{name}.{kind}", (groups * (last - first) * width, *row), cut)
 
 
 def _as_it_is(whole: Tensor) -> Tensor:

@@ -25,9 +25,9 @@ class Cost:
 
     matrices: int = 0
     """Parameters that take part in a product for every token: the active ones."""
-    attended: int = 0
-    """FLOPs a token for each position of the window, which scores and their weighted sum take: causal, so that half
-    of the positions are seen. An upper bound where attention stays inside documents."""
+    attended: tuple[tuple[int, int | None], ...] = ()
+    """Of every attention, FLOPs a token for two positions that it sees, which scores and their weighted sum take; and
+    how many positions it sees at most, None for all before the token."""
     kept: Elements = Elements()
     """Elements that stand from forward to backward, the branch's input left out."""
     passes: Elements = Elements()
@@ -49,4 +49,17 @@ class Cost:
 
     def forward_flops(self, sequence_length: int) -> int:
         """Of one token in a window of `sequence_length`."""
-        return 2 * self.matrices + self.attended * sequence_length
+        return 2 * self.matrices + self.attention_flops(sequence_length)
+
+    def attention_flops(self, sequence_length: int) -> int:
+        """Of one token, a mean over the window, forward. Causal: all positions are seen by half of the tokens.
+
+        An upper bound where attention stays inside documents.
+        """
+        return sum(flops * twice_seen(sequence_length, sees) for flops, sees in self.attended)
+
+
+def twice_seen(sequence_length: int, sees: int | None) -> int:
+    """Twice the positions that a token sees, a mean over the window: T where it sees all before it, else a band."""
+    width = sequence_length if sees is None else min(sees, sequence_length)
+    return (2 * width * sequence_length - width * width) // sequence_length

@@ -65,7 +65,9 @@ class Sublayer(ReadsDepth):
         read_TBD = self.read(history)
         remake = self.remake_read and torch.is_grad_enabled()
         with made_again(read_TBD, lambda: self.read(history)) if remake else nullcontext():
-            output_TBD, _no_bias = self.branch(read_TBD, **self.arguments(rotary, documents))
+            output_TBD, bias_D = self.branch(read_TBD, **self.arguments(rotary, documents))
+        if bias_D is not None:
+            output_TBD = output_TBD + bias_D
         return self.depth.write(history, read_TBD, output_TBD)
 
 

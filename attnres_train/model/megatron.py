@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from megatron.core.transformer import TransformerConfig
 
 from attnres_train.model.config import ModelConfig
+from attnres_train.model.rotary import attention_factor
 
 
 def transformer_config(
@@ -33,6 +34,7 @@ def transformer_config(
         num_attention_heads=model.num_attention_heads,
         num_query_groups=model.query_groups,
         kv_channels=model.head_size,
+        softmax_scale=_softmax_scale(model),
         hidden_dropout=0.0,
         attention_dropout=0.0,
         normalization="RMSNorm",
@@ -41,6 +43,7 @@ def transformer_config(
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
+        add_qkv_bias=model.qkv_bias,
         bias_activation_fusion=False,
         init_method=_leave_as_allocated,
         output_layer_init_method=_leave_as_allocated,
@@ -66,3 +69,9 @@ def transformer_config(
 
 def _leave_as_allocated(weight: torch.Tensor) -> torch.Tensor:
     return weight
+
+
+def _softmax_scale(model: ModelConfig) -> float | None:
+    """None leaves the kernel's own, 1/sqrt(K). Cosines and sines times a factor are scores times its square."""
+    factor = attention_factor(model.rope_scaling)
+    return None if factor == 1 else factor**2 / model.head_size**0.5

@@ -11,7 +11,7 @@ from attnres_train.depth.layout import DepthLayout
 from attnres_train.depth.modes.choose import MODES
 from attnres_train.model.branches.choose import branches_of
 from attnres_train.model.config import ModelConfig
-from attnres_train.model.cost import Cost, Elements
+from attnres_train.model.cost import Cost, Elements, twice_seen
 
 _HEAD_OPERATIONS = 15
 _EMBEDDING_OPERATIONS = 4
@@ -85,9 +85,14 @@ def flops_in_words(model: ModelConfig, padded_vocabulary: int, sequence_length: 
     """The formula of `training_flops_per_token` with its numbers, layers of one kind together."""
     kinds = Counter(attention + mlp for attention, mlp in costs_of(model, padded_vocabulary).layers)
     layers = [
-        f"{count} layers (2 * {cost.matrices:,} matrix parameters + 2 * {cost.attended // 2} * {sequence_length})"
+        f"{count} layers (2 * {cost.matrices:,} matrix parameters + {_attention_in_words(cost, sequence_length)})"
         for cost, count in kinds.items()
     ]
     head = f"2 * {padded_vocabulary} * {model.hidden_size}"
     total = training_flops_per_token(model, padded_vocabulary, sequence_length)
     return f"model FLOPs a token: 3 * ({' + '.join(layers)} + {head}) = {total:.4g}"
+
+
+def _attention_in_words(cost: Cost, sequence_length: int) -> str:
+    terms = [f"2 * {flops // 2} * {twice_seen(sequence_length, sees)}" for flops, sees in cost.attended]
+    return " + ".join(terms)

@@ -25,6 +25,7 @@ from attnres_train.model.documents import Documents
 from attnres_train.model.head import Head
 from attnres_train.model.layer import Plans, TransformerLayer
 from attnres_train.model.recompute import Recompute, run_again
+from attnres_train.model.rotary import inverse_frequencies
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class StageModel(MegatronModule):
         self.rotary = RotaryEmbedding(
             model.head_size, 1.0, rotary_base=model.rope_base, use_cpu_initialization=True, cp_group=groups.cp
         )
+        if model.rope_scaling.kind != "none":  # megatron-core knows only some of the kinds
+            self.rotary.inv_freq = torch.tensor(inverse_frequencies(model), dtype=torch.float32)
         self.layers = nn.ModuleDict({str(i): TransformerLayer(plans, i) for i in role.layers})
         self.head = Head(plans, *vocabulary) if role.last else None
         spans = self.layout.spans(role.layers, recompute)

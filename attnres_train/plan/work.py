@@ -137,9 +137,10 @@ class Worker:
 
     def _forward(self, cost: Cost) -> Work:
         passes = cost.passes.divided / self.tensor + cost.passes.whole / self.shards
+        attention = cost.attention_flops(self.setup.config.training.sequence_length)
         compute = Work(
             layer_flops=2 * cost.matrices * self.tokens / self.tensor,
-            attention_flops=cost.attended * self.setup.config.training.sequence_length * self.tokens / self.tensor,
+            attention_flops=attention * self.tokens / self.tensor,
             element_bytes=self.tokens * self.element * passes,
             operations=cost.operations,
         )

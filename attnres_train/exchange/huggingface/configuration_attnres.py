@@ -13,6 +13,10 @@ from transformers import PreTrainedConfig
 class AttnResConfig(PreTrainedConfig):
     """Names and meanings are those of Llama's configuration; beside them `qk_norm` and `residual`.
 
+    `attention_windows` has for each layer how many tokens attention sees, itself included, None for all. Positions
+    that are scaled turn by `rope_inverse_frequencies`, radians a token, and cosines and sines are multiplied by
+    `rope_attention_factor`: as trained, however transformers would compute them.
+
     `residual` has `mode` (`standard`, `gated`, `denseformer`, `full` or `block`), `block_size` (sublayers a block, for
     `block`), `window`, `query`, `weights`, `heads`, `key_rank`, `key_norm`, `temperature`, `norm_of` and `gate`.
     """
@@ -34,6 +38,11 @@ class AttnResConfig(PreTrainedConfig):
         rope_theta: float = 10_000.0,
         initializer_range: float = 0.02,
         qk_norm: bool = False,
+        qkv_bias: bool = False,
+        attention_output_bias: bool = False,
+        attention_windows: list[int | None] | None = None,
+        rope_inverse_frequencies: list[float] | None = None,
+        rope_attention_factor: float = 1.0,
         residual: dict[str, Any] | None = None,
         tie_word_embeddings: bool = False,
         use_cache: bool = True,
@@ -51,6 +60,11 @@ class AttnResConfig(PreTrainedConfig):
         self.rope_theta = rope_theta
         self.initializer_range = initializer_range
         self.qk_norm = qk_norm
+        self.qkv_bias = qkv_bias
+        self.attention_output_bias = attention_output_bias
+        self.attention_windows = attention_windows
+        self.rope_inverse_frequencies = rope_inverse_frequencies
+        self.rope_attention_factor = rope_attention_factor
         self.residual = {**_DEFAULTS, **(residual or {})}
         self.use_cache = use_cache
         super().__init__(tie_word_embeddings=tie_word_embeddings, **others)
@@ -59,6 +73,10 @@ class AttnResConfig(PreTrainedConfig):
     def sublayers(self) -> int:
         """Two a layer: attention, then MLP. Reader number `sublayers` is the head."""
         return 2 * self.num_hidden_layers
+
+    def sees(self, layer: int) -> int | None:
+        """How many tokens attention of `layer` sees, itself included; None is all before it."""
+        return None if self.attention_windows is None else self.attention_windows[layer]
 
     def reads(self, reader: int) -> tuple[tuple[int, ...], bool]:
         """Which sources reader number `reader` sees, oldest first, and whether the sum of an incomplete block too.

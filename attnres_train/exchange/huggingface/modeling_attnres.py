@@ -43,10 +43,10 @@ class Attention(nn.Module):
         super().__init__()
         self.config, self.layer, width = config, layer, config.head_dim
         queries, keys = config.num_attention_heads * width, config.num_key_value_heads * width
-        self.q_proj = nn.Linear(config.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, keys, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, keys, bias=False)
-        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+        self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, keys, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=config.attention_output_bias)
         self.q_norm = RMSNorm(width, config.rms_norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(width, config.rms_norm_eps) if config.qk_norm else nn.Identity()
 
@@ -158,9 +158,11 @@ class AttnResModel(AttnResPreTrainedModel):
         if position_ids is None:
             position_ids = torch.arange(past, past + tokens, device=embedded.device)[None]
         rotary = angles(self.config, position_ids, embedded.dtype)
-        mask = seen(attention_mask, past, tokens, embedded.device)
+        windows = {self.config.sees(layer) for layer in range(self.config.num_hidden_layers)}
+        masks = {window: seen(attention_mask, past, tokens, embedded.device, window) for window in windows}
         history, weights = [embedded], []
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers):
+            mask = masks[self.config.sees(number)]
             history, both = layer(*history, rotary=rotary, mask=mask, cache=cache)
             weights += both
         mixed, last = self.head_depth(history, self.norm)
@@ -169,24 +171,35 @@ class AttnResModel(AttnResPreTrainedModel):
 
 def angles(config: AttnResConfig, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of every position, `[B, 1, T, K]`. Made anew, so that there is no buffer to be lost."""
-    steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=position_ids.device)
-    angle = position_ids[:, None, :, None].float() / config.rope_theta ** (steps / config.head_dim)
+    positions, factor = position_ids[:, None, :, None].float(), config.rope_attention_factor
+    if config.rope_inverse_frequencies is None:
+        steps = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=position_ids.device)
+        angle = positions / config.rope_theta ** (steps / config.head_dim)
+    else:
+        angle = positions * torch.tensor(config.rope_inverse_frequencies, device=position_ids.device)
     angle = torch.cat((angle, angle), -1)
-    return angle.cos().to(dtype), angle.sin().to(dtype)
+    return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
 
 
-def seen(attention_mask: Tensor | None, past: int, tokens: int, device: torch.device) -> Tensor | None:
+def seen(
+    attention_mask: Tensor | None, past: int, tokens: int, device: torch.device, window: int | None
+) -> Tensor | None:
     """Which keys each query sees, `[B, 1, T, past + T]`; None where the kernel's own causality says it.
 
+    `window` counts the tokens that a query sees, itself included; None is all before it.
     A query of padding, which would see nothing, sees itself, so that nothing becomes NaN.
     """
     if attention_mask is not None and attention_mask.dim() == 4:
         return attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0
     padded = attention_mask is not None and not bool(attention_mask.all())
-    if not padded and (past == 0 or tokens == 1):
+    if window is not None and window >= past + tokens:
+        window = None
+    if not padded and window is None and (past == 0 or tokens == 1):
         return None
     places = torch.arange(past + tokens, device=device)
     causal, itself = places <= places[past:, None], places == places[past:, None]
+    if window is not None:
+        causal = causal & (places > places[past:, None] - window)
     if attention_mask is None or not padded:
         return causal[None, None]
     real = attention_mask[:, None, None, -(past + tokens) :].bool()

@@ -39,7 +39,7 @@ class Branch(ABC):
     @abstractmethod
     def build(self, config: TransformerConfig, layer: int, groups: ProcessGroupCollection) -> nn.Module:
         """The module of transformer layer `layer` (from 0): from the normalised input to the output and a bias that
-        is None."""
+        is to be added to it, None where there is none."""
 
     def arguments(self, rotary: Tensor, documents: Documents | None) -> dict[str, Any]:
         """What the module is called with besides its input."""

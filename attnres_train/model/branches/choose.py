@@ -9,5 +9,5 @@ from attnres_train.model.config import ModelConfig
 
 
 def branches_of(model: ModelConfig, layer: int) -> tuple[Branch, Branch]:
-    """Those of transformer layer `layer` (from 0), one a sublayer; every layer has the same two."""
-    return Attention(model), Mlp(model)
+    """Those of transformer layer `layer` (from 0), one a sublayer."""
+    return Attention(model, model.sees(layer)), Mlp(model)
