@@ -20,8 +20,8 @@ from attnres_train.words import counted
 
 if TYPE_CHECKING:
     from attnres_train.exchange.hf_folder import Folder
-    from attnres_train.exchange.hf_import import NewState
     from attnres_train.exchange.hf_read_config import Described
+    from attnres_train.exchange.hf_state import NewState
 
 _TOKENIZER = "tokenizer.json"
 _WINDOW, _STEPS = 1024, 1000
@@ -59,13 +59,13 @@ def import_folder(folder: Path, config: Path, overrides: Sequence[str]) -> Answe
 
 
 def _import(path: Path, loaded: Loaded) -> Imported:
-    from attnres_train.exchange.hf_folder import CONFIG, open_folder
-    from attnres_train.exchange.hf_import import misfits
+    from attnres_train.exchange.hf_fit import misfits
     from attnres_train.exchange.hf_read_config import read_config
     from attnres_train.parallel.light_imports import light_imports
 
     with light_imports():
         from attnres_train.checkpoint.save import RunIdentity
+        from attnres_train.exchange.hf_folder import CONFIG, open_folder
         from attnres_train.exchange.write import refuse_a_later_one, write_imported
 
     config, run = loaded.config, run_folder(loaded.config, loaded.path)
@@ -86,7 +86,7 @@ def _import(path: Path, loaded: Loaded) -> Imported:
 
 
 def _read_weights(folder: Folder, described: Described, config: RunConfig, vocabulary: int) -> NewState:
-    from attnres_train.exchange.hf_import import NewState
+    from attnres_train.exchange.hf_state import NewState
     from attnres_train.exchange.hf_weights import check_tensors, logical_tensor, plan_of
 
     plan = plan_of(describe(config.model, config.residual, vocabulary, vocabulary).all, config.model)
@@ -103,7 +103,7 @@ def _fingerprints(config: RunConfig) -> dict[str, str]:
 
 
 def _notes(described: Described, config: RunConfig) -> Iterator[str]:
-    from attnres_train.exchange.hf_import import how_alike
+    from attnres_train.exchange.hf_fit import how_alike
 
     yield how_alike(config.residual) if described.plain else "it computes what the imported model computes"
     window, longest = config.training.sequence_length, described.window_tokens
@@ -117,8 +117,8 @@ def _notes(described: Described, config: RunConfig) -> Iterator[str]:
 
 def write_config(folder: Path, target: Path) -> Answer:
     """Write the configuration that fits the folder. Raises Refused where there is a file already."""
+    from attnres_train.exchange.hf_fit import starting_values
     from attnres_train.exchange.hf_folder import CONFIG, read_json
-    from attnres_train.exchange.hf_import import starting_values
     from attnres_train.exchange.hf_read_config import read_config
 
     described = read_config(read_json(folder / CONFIG), str(folder / CONFIG))

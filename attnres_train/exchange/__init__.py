@@ -8,6 +8,14 @@ checkpoint.py     a whole checkpoint: position, shapes, the state of each parame
 fit.py            whether it is of this model; pure
 write.py          into a run folder, by the same transaction as every save
 
+In: a model of a Hugging Face folder, as step 0 of a run.
+
+hf_folder.py       its files, and where each tensor lies
+hf_read_config.py  what config.json describes, in our keys; hf_rope.py: of rotary positions, both ways; pure
+hf_fit.py          whether a configuration describes the same; pure
+hf_weights.py      our tensors, from those of the folder
+hf_state.py        what is saved of them
+
 Out: a Hugging Face folder.
 
 hf_export.py            a checkpoint, tensor by tensor, published by one rename

@@ -65,7 +65,6 @@ _READ = (
     "vocab_size",
 )
 _ABOUT_OTHER_THINGS = (
-    "_name_or_path",
     "attention_dropout",
     "bos_token_id",
     "dtype",
@@ -74,6 +73,7 @@ _ABOUT_OTHER_THINGS = (
     "pretraining_tp",
     "torch_dtype",
     "transformers_version",
+    "unk_token_id",
     "use_cache",
 )
 """Not of what the model computes once it is trained; not worth a word."""
@@ -171,7 +171,8 @@ def read_config(content: Mapping[str, Any], where: str) -> Described:
     vocabulary = reading.size("vocab_size")
     if reading.problems:
         raise Refused(reading.problems)
-    unread = tuple(sorted(content.keys() - set(_READ) - set(_ABOUT_OTHER_THINGS)))
+    others = content.keys() - set(_READ) - set(_ABOUT_OTHER_THINGS)
+    unread = tuple(sorted(key for key in others if not key.startswith("_")))
     window = content.get("max_position_embeddings")
     return Described(name, vocabulary, window if isinstance(window, int) else None, values, unread)
 

@@ -1,25 +1,15 @@
-"""A model of a Hugging Face folder as the beginning of a run: its weights at step 0, everything else new."""
+"""Whether a configuration is of the model of a Hugging Face folder, and how it computes at first; pure, no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-
-import torch
-from torch import Tensor
+from collections.abc import Iterator, Mapping
 
 from attnres_train.config.keys import all_keys
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values, toml_value
 from attnres_train.depth.config import ResidualConfig
-from attnres_train.engine.interface import StatePart
-from attnres_train.engine.kinds import MASTER, kinds_of
 from attnres_train.errors import Problem
 from attnres_train.exchange.hf_read_config import Described
-from attnres_train.model.parameters import LogicalParameter
-from attnres_train.model.sharding import Sharding
-from attnres_train.model.tensors import TensorSpec
 
 _FREE = ("model.init_std",)
 """What a model starts as says nothing of one that is trained."""
@@ -72,35 +62,6 @@ def how_alike(residual: ResidualConfig) -> str:
         "it computes what the imported model computes but for the eps of the norms, which meets a mean instead of "
         'a sum; residual.norm_of = "sum" makes it exact'
     )
-
-
-@dataclass(frozen=True)
-class NewState:
-    """What a save asks of an engine: imported weights, moments at zero, no update yet."""
-
-    weights: Sequence[tuple[TensorSpec, Tensor]]
-    """Whole, without padding, fp32."""
-
-    @property
-    def updates(self) -> int:
-        return 0
-
-    def parameters(self) -> Sequence[LogicalParameter]:
-        whole = [replace(spec, sharding=Sharding(spec.shape)) for spec, _ in self.weights]
-        return [
-            LogicalParameter(spec, tensor, tensor.shape) for spec, (_, tensor) in zip(whole, self.weights, strict=True)
-        ]
-
-    def share(self) -> Iterator[StatePart]:
-        for logical in self.parameters():
-            for kind in kinds_of(logical.spec):
-                tensor = logical.parameter if kind == MASTER else self._zeros[: logical.numel].view(logical.shape)
-                yield StatePart(kind, logical, slice(0, logical.numel), tensor)
-
-    @cached_property
-    def _zeros(self) -> Tensor:
-        """All moments are views of one tensor: nothing writes into them."""
-        return torch.zeros(max(tensor.numel() for _, tensor in self.weights))
 
 
 def starting_values(described: Described) -> Mapping[str, object]:
