@@ -36,5 +36,20 @@ ISOLATED: Mapping[str, str] = {
     "standard, isolated documents": "standard",
     "full, isolated documents": "full",
     "block, isolated documents": "block",
+    "full, another attention, isolated documents": "full",
 }
 """The cases whose attention stays inside documents (data.isolate_documents), by the residual they have."""
+
+_ANOTHER_ATTENTION: Mapping[str, Any] = {
+    "head_dim": 12,
+    "qkv_bias": True,
+    "attention_output_bias": True,
+    "sliding_window": 5,
+    "sliding_layers": (0, 2),
+    "rope_scaling": {"kind": "yarn", "factor": 4.0, "original_window_tokens": 8, "beta_fast": 2.0},
+}
+ATTENTIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "block, another attention": ("block", _ANOTHER_ATTENTION),
+    "full, another attention, isolated documents": ("full", _ANOTHER_ATTENTION),
+}
+"""Cases with options of `[model]` that change what attention is: the residual they have, and the options."""

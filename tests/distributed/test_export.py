@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,7 +15,10 @@ from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.reader import CheckpointReader
 from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.cli.run import main
+from attnres_train.config.keys import all_keys
 from attnres_train.config.run_config import RunConfig
+from attnres_train.config.show import config_values
+from attnres_train.exchange.hf_config import Sections, config_json
 from attnres_train.exchange.hf_export import export
 from attnres_train.exchange.hf_tokenizer import without_tokenizer
 from attnres_train.parallel.grid import build_grid
@@ -32,46 +34,90 @@ transformers = pytest.importorskip("transformers", reason="the test extra instal
 TOLERANCE = 1e-5
 """Of the largest logit, fp32."""
 LAYOUT = {"tensor": 2, "pipeline": 2, "virtual": 2}
+
+
+class Run(NamedTuple):
+    """A case of tests/cases.py, with options of `[model]` that have a name below."""
+
+    case: str
+    tied: bool
+    qk_norm: bool
+    attention: str = "plain"
+
+    @property
+    def folder(self) -> str:
+        words = [self.case, "tied" if self.tied else "untied", "qk_norm" if self.qk_norm else "no", self.attention]
+        return "-".join(words).replace(", ", "-").replace(" ", "_")
+
+
+_YARN = {"kind": "yarn", "factor": 4.0, "original_window_tokens": 8, "beta_fast": 2.0}
+_LLAMA3 = {
+    "kind": "llama3",
+    "factor": 8.0,
+    "original_window_tokens": 8,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+_BIASES = {"qkv_bias": True, "attention_output_bias": True}
+ATTENTION: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "llama3": {"head_dim": 12, "rope_scaling": _LLAMA3},
+    "linear": {"rope_scaling": {"kind": "linear", "factor": 2.0}},
+    "biases": {**_BIASES, "rope_scaling": _YARN},
+    "query biases": {"qkv_bias": True, "sliding_window": 6, "sliding_layers": (2, 3)},
+    "window": {"sliding_window": 5},
+    "odd window": {"sliding_window": 6, "sliding_layers": (1,), "head_dim": 10},
+    "odd bias": {"attention_output_bias": True},
+    "all": {**_BIASES, "head_dim": 12, "sliding_window": 5, "sliding_layers": (0, 2), "rope_scaling": _YARN},
+}
 QUICK = (
-    ("standard", True, False),
-    ("standard", False, True),
-    ("block", False, False),
-    ("full, query from the input, low rank", True, True),
+    Run("standard", True, False),
+    Run("standard", False, True),
+    Run("standard", False, False, "llama3"),
+    Run("standard", True, False, "query biases"),
+    Run("standard", False, False, "window"),
+    Run("block", False, False),
+    Run("block, norm of the sum", False, True, "all"),
+    Run("full, query from the input, low rank", True, True),
 )
-"""Case, tied, qk_norm."""
-EVERY = tuple((case, tied, not tied) for case in CASES for tied in (True, False))
+EVERY = (
+    *(Run(case, tied, not tied) for case in CASES for tied in (True, False)),
+    *(Run("standard", False, norm, kind) for kind in ATTENTION for norm in (True, False)),
+)
+CLASSES = {
+    Run("standard", True, False): "LlamaForCausalLM",
+    Run("standard", False, True): "Qwen3ForCausalLM",
+    Run("standard", False, False, "llama3"): "LlamaForCausalLM",
+    Run("standard", False, False, "biases"): "LlamaForCausalLM",
+    Run("standard", True, False, "query biases"): "Qwen2ForCausalLM",
+    Run("standard", False, False, "window"): "MistralForCausalLM",
+    Run("standard", False, True, "odd window"): "Qwen3ForCausalLM",
+    Run("standard", False, False, "odd window"): "AttnResForCausalLM",
+    Run("standard", False, False, "odd bias"): "AttnResForCausalLM",
+    Run("block", False, False): "AttnResForCausalLM",
+}
 IDS = torch.randint(0, VOCABULARY, (3, TOKENS), generator=torch.Generator().manual_seed(7))
 
 
-def named(run: tuple[str, bool, bool]) -> str:
-    case, tied, qk_norm = run
-    return f"{case}, {'tied' if tied else 'untied'}, {'qk_norm' if qk_norm else 'plain'}"
+def config_of(run: Run, **layout: int) -> RunConfig:
+    model = dict(ATTENTION[run.attention])
+    return tiny_config(run.case, tied=run.tied, qk_norm=run.qk_norm, model=model, **layout)
 
 
-def config_of(run: tuple[str, bool, bool], **layout: int) -> RunConfig:
-    case, tied, qk_norm = run
-    return tiny_config(case, tied=tied, qk_norm=qk_norm, **layout)
-
-
-def settings_of(config: RunConfig) -> dict[str, Any]:
-    sections = {"model": config.model, "residual": config.residual, "training": config.training, "data": config.data}
-    return {f"{name}.{key}": value for name, section in sections.items() for key, value in asdict(section).items()}
-
-
-def save_all(runs: tuple[tuple[str, bool, bool], ...], folder: Path) -> None:
+def save_all(runs: tuple[Run, ...], folder: Path) -> None:
     grid = build_grid(config_of(runs[0], **LAYOUT).parallel, seed=1)
     for run in runs:
         config = config_of(run, **LAYOUT)
         parts = build_tiny(config, grid)
         step_tiny(parts, config, grid, 0)
-        identity = RunIdentity((1, 1, 1, 1), {}, settings_of(config))
-        saving = CheckpointSave.start(folder / named(run), parts.engine, grid, TrainState(step=1), identity)
+        identity = RunIdentity((1, 1, 1, 1), {}, config_values(config, all_keys()))
+        saving = CheckpointSave.start(folder / run.folder, parts.engine, grid, TrainState(step=1), identity)
         saving.wait()
         saving.publish()
         saving.retire(keep=1)
 
 
-def training_logits(runs: tuple[tuple[str, bool, bool], ...], folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
+def training_logits(runs: tuple[Run, ...], folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     """Logits and losses of the training model on one rank, with what was saved."""
     grid = build_grid(config_of(runs[0]).parallel, seed=1)
     found = {}
@@ -92,38 +138,39 @@ def training_logits(runs: tuple[tuple[str, bool, bool], ...], folder: Path) -> d
         with torch.no_grad():
             losses = stage(IDS[:, :-1], IDS[:, 1:])
         assert isinstance(losses, Tensor)
-        found[named(run)] = (logits[0].transpose(0, 1)[..., :VOCABULARY].clone(), losses)
+        found[run.folder] = (logits[0].transpose(0, 1)[..., :VOCABULARY].clone(), losses)
     return found
 
 
-def saved(folder: Path, run: tuple[str, bool, bool]) -> Path:
-    return checkpoints_folder(folder / named(run)) / checkpoint_name(1)
+def saved(folder: Path, run: Run) -> Path:
+    return checkpoints_folder(folder / run.folder) / checkpoint_name(1)
 
 
 class Exports:
     """The folders of some runs, each exported in fp32."""
 
-    def __init__(self, runs: tuple[tuple[str, bool, bool], ...], folder: Path):
+    def __init__(self, runs: tuple[Run, ...], folder: Path):
         run_ranks(save_all, 4, runs, folder)
         self.folder = folder
         self.logits: Mapping[str, tuple[Tensor, Tensor]] = run_ranks(training_logits, 1, runs, folder)[0]
         for run in runs:
             self.export(run, "fp32")
 
-    def export(self, run: tuple[str, bool, bool], dtype: str) -> Path:
+    def export(self, run: Run, dtype: str) -> Path:
         target = self.path(run, dtype)
         if not target.exists():
             options: dict[str, Any] = {"tokenizer": without_tokenizer(), "losses": {"loss/train": 1.0}}
             export(saved(self.folder, run), target, dtype=dtype, shard_bytes=20_000, **options)
         return target
 
-    def path(self, run: tuple[str, bool, bool], dtype: str = "fp32") -> Path:
-        return self.folder / f"{named(run)}, {dtype}".replace(", ", "-").replace(" ", "_")
+    def path(self, run: Run, dtype: str = "fp32") -> Path:
+        return self.folder / f"{run.folder}-{dtype}"
 
-    def model(self, run: tuple[str, bool, bool], dtype: str = "fp32", attention: str = "sdpa") -> Any:
+    def model(self, run: Run, dtype: str = "fp32", attention: str = "sdpa") -> Any:
         folder = self.export(run, dtype)
+        ours = (folder / "modeling_attnres.py").exists()
         loaded, told = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, trust_remote_code=run[0] != "standard", attn_implementation=attention, output_loading_info=True
+            folder, trust_remote_code=ours, attn_implementation=attention, output_loading_info=True
         )
         assert not any(told[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), told
         return loaded.eval()
@@ -140,11 +187,11 @@ def agrees(found: Tensor, wanted: Tensor, tolerance: float = TOLERANCE) -> None:
     assert error <= tolerance, error
 
 
-def check(exports: Exports, run: tuple[str, bool, bool]) -> None:
+def check(exports: Exports, run: Run) -> None:
     """Everything that is held against the training model, or against the exported one itself."""
-    wanted, losses = exports.logits[named(run)]
+    wanted, losses = exports.logits[run.folder]
     model = exports.model(run)
-    assert type(model).__name__ == ("AttnResForCausalLM" if run[0] != "standard" else type(model).__name__)
+    assert type(model).__name__ == CLASSES.get(run, type(model).__name__)
     with torch.no_grad():
         out = model(IDS[:, :-1], labels=IDS[:, :-1])
         agrees(out.logits, wanted)
@@ -204,8 +251,8 @@ def checkpoints_gradients_alike(model: Any) -> None:
     assert all(gradient.equal(found[1][name]) for name, gradient in found[0].items())
 
 
-@pytest.mark.parametrize("run", QUICK, ids=named)
-def test_an_export_computes_what_was_trained(exports: Exports, run: tuple[str, bool, bool]) -> None:
+@pytest.mark.parametrize("run", QUICK, ids=lambda run: run.folder)
+def test_an_export_computes_what_was_trained(exports: Exports, run: Run) -> None:
     check(exports, run)
 
 
@@ -217,15 +264,17 @@ def test_every_case_computes_what_was_trained(tmp_path: Path) -> None:
         check(every, run)
 
 
-@pytest.mark.parametrize(
-    ("run", "name"), [(QUICK[0], "LlamaForCausalLM"), (QUICK[1], "Qwen3ForCausalLM"), (QUICK[2], "AttnResForCausalLM")]
-)
-def test_the_architecture_is_the_plainest(exports: Exports, run: tuple[str, bool, bool], name: str) -> None:
-    assert type(exports.model(run)).__name__ == name
+@pytest.mark.parametrize("run", CLASSES, ids=lambda run: run.folder)
+def test_the_architecture_is_the_plainest(run: Run) -> None:
+    config = config_of(run)
+    sections = Sections(config.model, config.residual, TOKENS)
+    found = config_json(sections, VOCABULARY, "fp32", {})
+    assert found["architectures"] == [CLASSES[run]]
+    assert found["model_type"] in CLASSES[run].lower()
 
 
 def test_weights_over_depth_are_shares_of_each_source(exports: Exports) -> None:
-    run = ("full, query from the input, low rank", True, True)
+    run = Run("full, query from the input, low rank", True, True)
     model = exports.model(run)
     with torch.no_grad():
         weights = model(IDS, output_depth_weights=True).depth_weights
@@ -237,7 +286,7 @@ def test_weights_over_depth_are_shares_of_each_source(exports: Exports) -> None:
 def test_the_command_tells_and_publishes_once(exports: Exports, tmp_path: Path) -> None:
     """Of a run its newest checkpoint; a folder that is there is refused and stays."""
     folder = tmp_path / "model"
-    arguments = ["export", str(exports.folder / named(QUICK[2])), str(folder), "--dtype", "fp16"]
+    arguments = ["export", str(exports.folder / QUICK[5].folder), str(folder), "--dtype", "fp16"]
     assert main(arguments) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
     card = (folder / "README.md").read_text()

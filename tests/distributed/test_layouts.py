@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnres_train.engine.deepspeed_patches import import_deepspeed
-from tests.cases import ISOLATED, PUBLISHED, VARIANTS
+from tests.cases import ATTENTIONS, ISOLATED, PUBLISHED, VARIANTS
 from tests.distributed.ranks import run_ranks
 from tests.distributed.tiny import MICRO_BATCH, MICRO_BATCHES, TOKENS, deepspeed_engine, tiny_config
 from tests.distributed.training import Trained, relative_error, train_all
@@ -139,7 +139,7 @@ def test_every_kind_of_parameter_trains_under_zero_to_the_numbers_of_one_process
 
 
 def test_every_variant_trains_to_the_numbers_of_one_process() -> None:
-    assert_equal_to_one_process(trained(HARDEST, 0.5, (*VARIANTS, "full, isolated documents"), steps=2))
+    assert_equal_to_one_process(trained(HARDEST, 0.5, (*VARIANTS, "full, isolated documents", *ATTENTIONS), steps=2))
 
 
 @pytest.mark.parametrize("recompute", [pytest.param("depth", marks=pytest.mark.slow), "layer"])
@@ -150,7 +150,7 @@ def test_recompute_in_the_hardest_layout_trains_to_the_numbers_of_one_process(re
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [x for x in LAYOUTS if x != HARDEST], ids=lambda layout: layout.name)
 def test_every_variant_trains_to_the_numbers_of_one_process_in_every_layout(layout: Layout) -> None:
-    assert_equal_to_one_process(trained(layout, 0.5, (*VARIANTS, *ISOLATED)))
+    assert_equal_to_one_process(trained(layout, 0.5, (*VARIANTS, *ISOLATED, *ATTENTIONS)))
 
 
 def assert_equal_to_one_process(trained: dict[str, tuple[Trained, Trained]]) -> None:

@@ -12,11 +12,11 @@ from attnres_train.config.run_config import RunConfig
 from attnres_train.data.config import DataConfig
 from attnres_train.depth.config import ResidualConfig
 from attnres_train.engine.config import DeepSpeedSection, EngineConfig
-from attnres_train.model.config import ModelConfig
+from attnres_train.model.config import ModelConfig, RopeScaling
 from attnres_train.optim.config import OptimizerConfig, ScheduleConfig
 from attnres_train.parallel.config import ParallelConfig
 from attnres_train.trainer.config import TrainingConfig
-from tests.cases import CASES, ISOLATED
+from tests.cases import ATTENTIONS, CASES, ISOLATED
 
 VOCABULARY = 83
 END_OF_DOCUMENT = 0
@@ -36,8 +36,11 @@ class SyntheticBatch:
 def tiny_config(case: str = "block", layers: int = 4, **parallel: Any) -> RunConfig:
     """A run of `layers` layers whose vocabulary needs padding and whose blocks do not divide the stages.
 
-    `case` is a name in tests/cases.py; those in ISOLATED isolate documents.
+    `case` is a name in tests/cases.py; those in ISOLATED isolate documents. `model` has more of its section.
     """
+    residual, options = ATTENTIONS.get(case, (ISOLATED.get(case, case), {}))
+    options = {**options, **parallel.pop("model", {})}
+    scaling = RopeScaling(**options.pop("rope_scaling", {}))
     tied = parallel.pop("tied", False)
     qk_norm = parallel.pop("qk_norm", True)
     precision = parallel.pop("precision", "fp32")
@@ -57,8 +60,10 @@ def tiny_config(case: str = "block", layers: int = 4, **parallel: Any) -> RunCon
             pad_vocabulary_to=8,
             # Wide enough that no branch output is tiny: keys are normalised, and rounding grows with 1 / rms.
             init_std=0.1,
+            rope_scaling=scaling,
+            **options,
         ),
-        residual=ResidualConfig(**CASES[ISOLATED.get(case, case)], backend=backend),
+        residual=ResidualConfig(**CASES[residual], backend=backend),
         data=DataConfig(isolate_documents=case in ISOLATED),
         optimizer=OptimizerConfig(learning_rate=1e-3, clip_grad_norm=clip),
         schedule=ScheduleConfig(kind="cosine", warmup_steps=3),
