@@ -151,7 +151,7 @@ def _toml(values: dict[str, Any], folder: Path, described: Described) -> str:
     """By section; what nobody can know of a run is a guess to edit."""
     window = min(_WINDOW, described.window_tokens or _WINDOW)
     guesses: dict[str, Any] = {
-        "residual.mode": "standard",
+        "residual.mode": described.values.get("residual.mode", "standard"),
         "optimizer.learning_rate": 1e-4,
         "schedule.kind": "wsd",
         "schedule.warmup_steps": _STEPS // 20,

@@ -58,6 +58,10 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     if options.config is None:
         remedy = "name one, or have one made: attnres import FOLDER --config-only OUT.toml"
         raise refuse("CONFIG.toml", "is not given", remedy)
+    if options.tag is None and not options.folder.is_dir():
+        hub = "a model of a hub is downloaded first: hf download NAME --local-dir FOLDER"
+        remedy = f"give the folder of a model, or the one that DeepSpeed's save_checkpoint was given; {hub}"
+        raise refuse(str(options.folder), f"there is no folder {options.folder.absolute()}", remedy)
     if not looks_like_one(options.folder):
         return import_deepspeed(options, overrides)
     if options.tag is not None or options.samples is not None:
