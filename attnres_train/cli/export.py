@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnres_train.checkpoint.folder import checkpoints_folder, named_steps, problems_at_a_glance, readable
-from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest
+from attnres_train.checkpoint.manifest import Manifest, read_manifest
+from attnres_train.checkpoint.newest import checkpoint_of
 from attnres_train.cli.command import Answer, Command
 from attnres_train.errors import refuse
-from attnres_train.observe.record_lines import parse_record
+from attnres_train.observe.record_lines import recorded_losses
 from attnres_train.paths import path_argument
 
 if TYPE_CHECKING:
@@ -27,33 +27,6 @@ is held against its checksum first, and the folder is published by one rename.
   attnres export runs/my/checkpoints/step-00010000 my-model --dtype fp32 --max-shard-mib 2000
   attnres export runs/my my-model --tokenizer tokenizer.json --eod-piece "<|endoftext|>"
 """
-
-
-def checkpoint_of(path: Path) -> Path:
-    """The checkpoint at `path`, or the newest of the run there whose files have the right sizes. Raises Refused."""
-    with readable(path):
-        if (path / FILE_NAME).exists():
-            return path
-        named = list(named_steps(checkpoints_folder(path)).values())[::-1]
-    if not named:
-        what = f"{path.absolute()} is neither a checkpoint nor a run that has one"
-        raise refuse(str(path), what, "give RUN, or RUN/checkpoints/step-XXXXXXXX")
-    return next((folder for folder in named if not problems_at_a_glance(folder)), named[0])
-
-
-def losses_before(checkpoint: Path, step: int) -> dict[str, float]:
-    """The last recorded losses up to `step`, by tag; none where the run's records are not beside the checkpoint."""
-    records = checkpoint.absolute().parent.parent / "metrics.jsonl"
-    found: dict[str, float] = {}
-    for line in records.read_bytes().splitlines() if records.is_file() else []:
-        record = parse_record(line)
-        if record is not None and record["step"] <= step:
-            found |= {tag: value for tag, value in record.items() if _is_loss(tag, value)}
-    return found
-
-
-def _is_loss(tag: str, value: object) -> bool:
-    return tag.startswith("loss/") and isinstance(value, float)
 
 
 def _tokenizer(options: argparse.Namespace, manifest: Manifest) -> TokenizerFiles:
@@ -90,7 +63,7 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     manifest = read_manifest(checkpoint)
     tokenizer = _tokenizer(options, manifest)
     shard_bytes = options.max_shard_mib * _MIB
-    losses = losses_before(checkpoint, manifest.step)
+    losses = recorded_losses(checkpoint.absolute().parent.parent, first=0, last=manifest.step)
     try:
         made = export(
             checkpoint,

@@ -6,7 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from attnres_train.cli import ablate, check, doctor, export, hostfile, imports, init, inspect, plan, report, verify
+from attnres_train.cli import (
+    ablate,
+    check,
+    doctor,
+    evaluate,
+    export,
+    hostfile,
+    imports,
+    init,
+    inspect,
+    plan,
+    report,
+    verify,
+)
 from attnres_train.cli.command import RAW, Answer, Command, Parser
 from attnres_train.config.overrides import separate
 from attnres_train.errors import ExitCode, Refused, problems_as_json
@@ -22,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     ablate.COMMAND,
     doctor.COMMAND,
     hostfile.COMMAND,
+    evaluate.COMMAND,
     export.COMMAND,
     imports.COMMAND,
     init.COMMAND,
@@ -39,6 +53,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres ablate configs/ablation/state_of_the_union.toml    many runs: what does a difference make?
   attnres doctor configs/quickstart.toml             is this machine ready, and fast enough?
   attnres hostfile hosts.txt                         are these the nodes?
+  attnres evaluate runs/quickstart                   its loss, by position and by corpus
   attnres export runs/quickstart my-model            a folder that transformers and other tools open
   attnres import SmolLM2-135M my.toml                begin from a model that is there; or go on from DeepSpeed's
 

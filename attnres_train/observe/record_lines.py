@@ -32,6 +32,17 @@ def read_curve(run_folder: Path, tag: str) -> tuple[list[int], list[float]]:
     return [record["step"] for record in found], [record[tag] for record in found]
 
 
+def recorded_losses(run_folder: Path, first: int, last: int) -> dict[str, float]:
+    """By tag, the newest of each that the run recorded from step `first` to `last`; none where it has no records."""
+    records, found = run_folder / "metrics.jsonl", dict[str, float]()
+    for line in records.read_bytes().splitlines() if records.is_file() else []:
+        record = parse_record(line)
+        if record is not None and first <= record["step"] <= last:
+            losses = {tag: value for tag, value in record.items() if tag.startswith("loss/")}
+            found |= {tag: value for tag, value in losses.items() if isinstance(value, float)}
+    return found
+
+
 def last_lines(path: Path, most: int) -> list[bytes]:
     """At most so many lines that are not empty of a file of any length, oldest first; the last one may be cut."""
     blocks: list[bytes] = []

@@ -35,6 +35,8 @@ class LossTotals:
     """Of each sample, micro-batch after micro-batch."""
     not_finite: tuple[int, ...] = ()
     """Micro-batches whose loss is not finite."""
+    positions: tuple[LossSum, ...] = ()
+    """Of each stretch of the window, all samples together, where stretches are asked for."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,18 @@ class Pipeline:
         if finalize is not None:  # the schedule looks for it in the configuration of the chunks
             megatron.finalize_model_grads_func = self.stopwatch.timed("reduction", finalize)
 
-    def run(self, chunks: Sequence[nn.Module], batches: Sequence[MicroBatch], *, forward_only: bool = False) -> Ran:
+    def run(
+        self,
+        chunks: Sequence[nn.Module],
+        batches: Sequence[MicroBatch],
+        *,
+        forward_only: bool = False,
+        stretches: int = 1,
+    ) -> Ran:
         """Forward, and backward unless `forward_only`, of all `batches` on all stages.
 
-        Afterwards the gradients of `chunks` are reduced and divided by the global token count.
+        Afterwards the gradients of `chunks` are reduced and divided by the global token count. Losses are told apart
+        for so many equal `stretches` of the window, which divide its length.
         """
         self.communicator.begin(self.setup.schedule_of(len(batches)), forward_only)
         fed = feed(batches, [_role(chunk) for chunk in chunks], self.grid.device)
@@ -79,7 +89,7 @@ class Pipeline:
         try:
             with self.stopwatch.phase("backward"):  # what is neither forward, nor waiting, nor reduction
                 reports = get_forward_backward_func()(
-                    forward_step_func=self._forward_step,
+                    forward_step_func=partial(self._forward_step, stretches),
                     data_iterator=[enumerate(fed) for _ in chunks] if interleaved else enumerate(fed),
                     model=list(chunks) if interleaved else chunks[0],
                     num_microbatches=len(batches),
@@ -95,7 +105,7 @@ class Pipeline:
         traffic = self.communicator.finish()
         return Ran(_totals(reports), traffic, self.stopwatch.take())
 
-    def _forward_step(self, batches: Iterator[tuple[int, Fed]], chunk: nn.Module) -> tuple[Any, Any]:
+    def _forward_step(self, stretches: int, batches: Iterator[tuple[int, Fed]], chunk: nn.Module) -> tuple[Any, Any]:
         """The schedule's forward of one micro-batch: this chunk's output and how to turn it into a loss."""
         micro_batch, batch = next(batches)
         role = _role(chunk)
@@ -109,7 +119,7 @@ class Pipeline:
             output = Outgoing(cache.depart(micro_batch, role.stage, output), cache)
         else:
             self.communicator.cache.end(micro_batch, role.stage)
-        return output, partial(_masked_loss, batch.loss_mask_BT)
+        return output, partial(_masked_loss, stretches, batch.loss_mask_BT)
 
 
 def _role(chunk: nn.Module) -> StageRole:
@@ -118,18 +128,28 @@ def _role(chunk: nn.Module) -> StageRole:
 
 
 def _totals(reports: Sequence[tuple[Tensor, Tensor]]) -> LossTotals:
-    """From the losses and counts of every micro-batch by sample; there are none where the loss is not."""
+    """From the losses and counts of every micro-batch by sample and stretch; there are none where the loss is not.
+
+    Legend: M micro-batches, B samples, S stretches.
+    """
     if not reports:
         return LossTotals(LossSum())
-    losses_MB, counts_MB = (torch.stack(parts).double() for parts in zip(*reports, strict=True))
+    losses_MBS, counts_MBS = (torch.stack(parts).double() for parts in zip(*reports, strict=True))
+    by_stretch = zip(losses_MBS.sum((0, 1)).tolist(), counts_MBS.sum((0, 1)).tolist(), strict=True)
+    positions = tuple(LossSum(loss, int(count)) for loss, count in by_stretch) if losses_MBS.shape[2] > 1 else ()
+    losses_MB, counts_MB = losses_MBS.sum(2), counts_MBS.sum(2)
     not_finite = tuple((~losses_MB.isfinite()).any(1).nonzero().flatten().tolist())
     losses, counts = losses_MB.flatten().tolist(), counts_MB.flatten().tolist()
     samples = tuple(LossSum(loss, int(count)) for loss, count in zip(losses, counts, strict=True))
-    return LossTotals(LossSum(sum(losses), int(sum(counts))), samples, not_finite)
+    return LossTotals(LossSum(sum(losses), int(sum(counts))), samples, not_finite, positions)
 
 
-def _masked_loss(loss_mask_BT: Tensor, token_losses_BT: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """Sum over counted tokens, their count (the schedule adds both up), and a report of both for each sample."""
+def _masked_loss(
+    stretches: int, loss_mask_BT: Tensor, token_losses_BT: Tensor
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """Sum over counted tokens, their count (the schedule adds both up), and a report of both for each sample and
+    stretch of the window."""
     counted_BT = token_losses_BT * loss_mask_BT
     tokens = loss_mask_BT.sum().to(torch.int32)
-    return counted_BT.sum(), tokens, (counted_BT.detach().sum(1), loss_mask_BT.sum(1))
+    report = tuple(part.unflatten(1, (stretches, -1)).sum(2) for part in (counted_BT.detach(), loss_mask_BT))
+    return counted_BT.sum(), tokens, report

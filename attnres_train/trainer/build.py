@@ -30,6 +30,13 @@ class Parts:
 
 def build_parts(setup: Setup, grid: Grid) -> Parts:
     """The stages of this rank with their initial weights, in an engine, and the pipeline around them."""
+    megatron, stages = build_stages(setup, grid)
+    engine = _build_engine(setup.config, grid, megatron, stages)
+    return Parts(stages, engine, Pipeline(setup, grid, megatron, finalize=engine.finalize))
+
+
+def build_stages(setup: Setup, grid: Grid) -> tuple[TransformerConfig, list[StageModel]]:
+    """The stages of this rank with their initial weights, and megatron-core's configuration of them."""
     config, parallel = setup.config, setup.config.parallel
     megatron = transformer_config(
         config.model,
@@ -42,9 +49,7 @@ def build_parts(setup: Setup, grid: Grid) -> Parts:
         micro_batch_group=parallel.micro_batch_group,
         deterministic=config.training.deterministic,
     )
-    stages = [build_stage(setup, grid, megatron, stage) for stage in grid.stages()]
-    engine = _build_engine(config, grid, megatron, stages)
-    return Parts(stages, engine, Pipeline(setup, grid, megatron, finalize=engine.finalize))
+    return megatron, [build_stage(setup, grid, megatron, stage) for stage in grid.stages()]
 
 
 def _build_engine(config: RunConfig, grid: Grid, megatron: TransformerConfig, stages: Sequence[StageModel]) -> Engine:
