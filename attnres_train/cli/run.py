@@ -12,6 +12,7 @@ from attnres_train.cli import (
     doctor,
     evaluate,
     export,
+    generate,
     hostfile,
     imports,
     init,
@@ -36,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     doctor.COMMAND,
     hostfile.COMMAND,
     evaluate.COMMAND,
+    generate.COMMAND,
     export.COMMAND,
     imports.COMMAND,
     init.COMMAND,
@@ -54,6 +56,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres doctor configs/quickstart.toml             is this machine ready, and fast enough?
   attnres hostfile hosts.txt                         are these the nodes?
   attnres evaluate runs/quickstart                   its loss, by position and by corpus
+  attnres generate runs/quickstart --prompt "..."     a text that goes on
   attnres export runs/quickstart my-model            a folder that transformers and other tools open
   attnres import SmolLM2-135M my.toml                begin from a model that is there; or go on from DeepSpeed's
 

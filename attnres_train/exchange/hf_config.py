@@ -88,8 +88,10 @@ def _section(settings: Mapping[str, Any], cls: type[Section], name: str) -> Sect
     return TypeAdapter(cls).validate_json(json.dumps(tree))
 
 
-def config_json(sections: Sections, vocabulary: int, dtype: str, ends: Mapping[str, int | None]) -> dict[str, Any]:
-    """`config.json`; `ends` are the ids of special tokens, as `eos_token_id`."""
+def config_json(
+    sections: Sections, vocabulary: int, dtype: str, ends: Mapping[str, int | None], family: str | None = None
+) -> dict[str, Any]:
+    """`config.json`; `ends` are the ids of special tokens, as `eos_token_id`. `family` None is the plainest."""
     model = sections.model
     sizes: dict[str, Any] = {
         "vocab_size": vocabulary,
@@ -110,7 +112,7 @@ def config_json(sections: Sections, vocabulary: int, dtype: str, ends: Mapping[s
         "dtype": _NAMES[dtype],
         **ends,
     }
-    family = sections.family
+    family = sections.family if family is None else family
     if family == OWN:
         residual = {name: value for name, value in asdict(sections.residual).items() if name not in _TRAINING_ONLY}
         own = {"architectures": ["AttnResForCausalLM"], "model_type": OWN, "auto_map": _AUTO_MAP}

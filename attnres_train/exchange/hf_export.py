@@ -55,7 +55,7 @@ def export(
         raise refuse(str(folder), f"there is no folder {folder.absolute().parent}", "make it, or name another")
     reader = CheckpointReader.open(checkpoint)
     sections = Sections.of(reader.manifest.settings, str(checkpoint))
-    described = _described(reader, sections)
+    described = described_by(reader, sections)
     plan = [(spec, targets(spec, sections.model)) for spec in described]
     entries = [_entry(target, dtype, sections.plain) for _, made in plan for target in made]
     shards = in_shards(entries, shard_bytes)
@@ -82,7 +82,7 @@ def export(
     return Exported(folder, config["architectures"][0], len(entries), total, len(shards))
 
 
-def _described(reader: CheckpointReader, sections: Sections) -> list[TensorSpec]:
+def described_by(reader: CheckpointReader, sections: Sections) -> list[TensorSpec]:
     """The tensors of the model, the embedding first. Raises Refused where the checkpoint has others."""
     records = reader.manifest.tensors
     rows = records["embedding.weight"].shape[0] if "embedding.weight" in records else 0
