@@ -54,7 +54,9 @@ class Weights:
     def share(self) -> Iterator[StatePart]:
         for logical in self.parameters():
             for kind in kinds_of(logical.spec):
-                yield StatePart(kind, logical, slice(0, logical.numel), torch.full((logical.numel,), 0.01).view(logical.shape))
+                yield StatePart(
+                    kind, logical, slice(0, logical.numel), torch.full((logical.numel,), 0.01).view(logical.shape)
+                )
 
 
 def model_of(mib: int) -> ModelConfig:
