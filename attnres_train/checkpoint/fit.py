@@ -166,7 +166,7 @@ def _parts(
         for kind in moments:
             part = f"{kind.stored}/{name}"
             if none:
-                yield Difference(_NO_MOMENTS, "moments", part)
+                yield Difference(_NO_MOMENTS, None, part)
             elif part not in stored_parts:
                 text = f"its {kind.words} is not in the checkpoint"
                 yield Difference(Problem(name, text, _or_allow(_ANOTHER, "moments")), "moments", part)
@@ -176,7 +176,7 @@ _ANOTHER = "use another checkpoint of the run"
 _NO_MOMENTS = Problem(
     "moments",
     "the checkpoint has weights alone, as a merge writes them: there is no optimizer state to go on with",
-    'write checkpoint.load = "weights" to begin at step 0 with them; or accept it with "moments" in checkpoint.allow',
+    'write checkpoint.load = "weights" to begin at step 0 with them, or use another checkpoint',
 )
 
 

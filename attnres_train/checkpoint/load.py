@@ -51,7 +51,6 @@ def load_checkpoint(
     written: then the engine holds what was read of it, and must not be used.
     """
     reader = CheckpointReader(folder, manifest, described(folder, manifest))
-    streams = _read_together(folder, manifest, grid, weights_only)
     shapes = {name: record.shape for name, record in whole_tensors(engine.parameters(), grid).items()}
     found = differences(
         manifest, set(reader.metadata.state_dict_metadata), shapes, fingerprints, settings, weights_only
@@ -59,6 +58,7 @@ def load_checkpoint(
     refused = [difference for difference in found if difference.allowed_as not in allow]
     if refused:
         raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in told(refused)])
+    streams = _read_together(folder, manifest, grid, weights_only)
     sums = ReadSums(manifest.files)
     kinds = (MASTER, BUFFER) if weights_only else (*KINDS, BUFFER)
     failures = _import(reader, engine, grid, kinds, found, sums)

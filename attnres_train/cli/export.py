@@ -90,7 +90,8 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     manifest = read_manifest(checkpoint)
     tokenizer = _tokenizer(options, manifest)
     shard_bytes = options.max_shard_mib * _MIB
-    losses = losses_before(checkpoint, manifest.step)
+    merged = manifest.origin is not None and manifest.origin.how == "merge"
+    losses = {} if merged else losses_before(checkpoint, manifest.step)
     try:
         made = export(
             checkpoint,

@@ -6,7 +6,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from attnres_train.cli import ablate, check, doctor, export, hostfile, import_zero, init, inspect, plan, report, verify
+from attnres_train.cli import (
+    ablate,
+    check,
+    doctor,
+    export,
+    hostfile,
+    import_zero,
+    init,
+    inspect,
+    merge,
+    plan,
+    report,
+    verify,
+)
 from attnres_train.cli.command import RAW, Answer, Command, Parser
 from attnres_train.config.overrides import separate
 from attnres_train.errors import ExitCode, Refused, problems_as_json
@@ -24,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     hostfile.COMMAND,
     export.COMMAND,
     import_zero.COMMAND,
+    merge.COMMAND,
     init.COMMAND,
 )
 
@@ -41,6 +55,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres hostfile hosts.txt                         are these the nodes?
   attnres export runs/quickstart my-model            a folder that transformers and other tools open
   attnres import deepspeed-checkpoints my.toml       go on from what DeepSpeed has trained
+  attnres merge runs/my/checkpoints/step-* my-mean   a checkpoint whose weights are their mean
 
 Training itself starts one process a rank (`ablate` does so by launch/torchrun.sh):
 

@@ -54,6 +54,7 @@ class Card:
             "step": f"{manifest.step:,}",
             "tokens seen": f"{manifest.tokens:,}",
             "checkpoint of": manifest.created,
+            **({} if manifest.origin is None else {"weights": str(manifest.origin)}),
             **{f"`{tag}`": f"{loss:.4f} nats a token" for tag, loss in sorted(self.losses.items())},
         }
         table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])

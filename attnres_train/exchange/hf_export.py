@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attnres_train.checkpoint.reader import CheckpointReader
-from attnres_train.durable import flush_file, flush_folder
 from attnres_train.errors import refuse
 from attnres_train.exchange import huggingface
 from attnres_train.exchange.hf_card import Card
 from attnres_train.exchange.hf_config import MODEL_FILES, Sections, config_json, generation_json
 from attnres_train.exchange.hf_tensors import Target, targets
 from attnres_train.exchange.hf_tokenizer import TokenizerFiles
+from attnres_train.exchange.publish import published, refuse_taken
 from attnres_train.exchange.safetensors_writer import DTYPES, Entry, in_shards, write_shards
 from attnres_train.model.describe import describe
 from attnres_train.model.tensors import TensorSpec
@@ -49,10 +48,7 @@ def export(
     Raises Refused where the checkpoint is damaged, is of another model than its settings say, or the folder exists;
     OSError where writing fails, ValueError where a value does not fit in `dtype`.
     """
-    if os.path.lexists(folder):
-        raise refuse(str(folder), "exists already", "name a folder that does not")
-    if not folder.absolute().parent.is_dir():
-        raise refuse(str(folder), f"there is no folder {folder.absolute().parent}", "make it, or name another")
+    refuse_taken(folder)
     reader = CheckpointReader.open(checkpoint)
     sections = Sections.of(reader.manifest.settings, str(checkpoint))
     described = _described(reader, sections)
@@ -61,9 +57,7 @@ def export(
     shards = in_shards(entries, shard_bytes)
     vocabulary = described[0].shape[0]
     config = config_json(sections, vocabulary, dtype, tokenizer.ends)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    partial.mkdir()
-    try:
+    with published(folder) as partial:
         write_shards(partial, shards, _tensors(reader, plan))
         written = {"config.json": config, "generation_config.json": generation_json(tokenizer.ends)}
         for name, content in {**written, **tokenizer.json_files}.items():
@@ -74,10 +68,6 @@ def export(
             _copy_model_files(partial)
         card = Card(reader.manifest, sections, dtype, config["architectures"][0], tokenizer.note, losses)
         _write(partial / "README.md", card.text())
-        _publish(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     total = sum(entry.bytes for entry in entries)
     return Exported(folder, config["architectures"][0], len(entries), total, len(shards))
 
@@ -117,16 +107,3 @@ def _copy_model_files(into: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
-
-
-def _publish(partial: Path, folder: Path) -> None:
-    """All on disk, then one rename, then its entry on disk."""
-    for path in partial.iterdir():
-        if path.suffix != ".safetensors":  # these are already
-            flush_file(path)
-    flush_folder(partial)
-    # An empty folder would be replaced by a rename, so it is looked at again.
-    if os.path.lexists(folder):
-        raise refuse(str(folder), "was made by another while this was written", "name another folder")
-    partial.rename(folder)
-    flush_folder(folder.absolute().parent)
