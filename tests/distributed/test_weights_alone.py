@@ -74,6 +74,7 @@ class Begun:
 def begin(config: RunConfig, source: Path) -> Begun:
     grid = build_grid(config.parallel, seed=1)
     parts = build_tiny(config, grid)
+    torch.manual_seed(5)
     streams = torch.get_rng_state()
     other = {"train": "other data", **FINGERPRINTS}
     state, accepted = load_checkpoint(
@@ -87,6 +88,10 @@ def begin(config: RunConfig, source: Path) -> Begun:
     losses = [step_tiny(parts, config, grid, step)[0] for step in range(STEPS)]
     parallel_state.destroy_model_parallel()
     return Begun(masters, moments, losses, parts.engine.updates)
+
+
+def test_on_the_ranks_that_saved_the_random_state_is_new_too(sources: dict[bool, Path]) -> None:
+    run_ranks(begin, 2, tiny_config("block", **SAVED_BY[False]), sources[False])
 
 
 def from_these_weights(config: RunConfig, source: Path) -> list[float]:
