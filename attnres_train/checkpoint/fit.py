@@ -9,7 +9,7 @@ from typing import Any
 
 from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.data.continuation import other_bytes, what_changed
-from attnres_train.engine.kinds import BUFFER, MASTER, MOMENTS, Kind
+from attnres_train.engine.kinds import AVERAGE, BUFFER, MASTER, MOMENTS
 from attnres_train.errors import Problem
 
 # Keys of the model that say how it is started, padded or computed, not what it computes.
@@ -52,9 +52,11 @@ def differences(
     fingerprints: Mapping[str, str],
     settings: Mapping[str, Any],
     weights_only: bool = False,
+    averages: bool = False,
 ) -> list[Difference]:
     """Everything that differs, causes before what follows from them. `stored_parts` are the names in the files, such as
     `first_moment/head.norm.weight`. With `weights_only` only what matters to the weights: data and moments are new.
+    `averages`: the run keeps the exponential mean of its weights.
 
     Shapes alone do not tell: with twice the attention heads every matrix has the shape it had.
     """
@@ -63,7 +65,9 @@ def differences(
     return [
         *differences_but_for_tensors(manifest, fingerprints, settings, reshaped, weights_only),
         *tensors,
-        *_parts(manifest, stored_parts, mine, () if weights_only else MOMENTS),
+        *_parts(manifest, stored_parts, mine),
+        *(() if weights_only else _moments(manifest, stored_parts, mine)),
+        *(_averages(manifest, stored_parts, mine) if averages and not weights_only else ()),
     ]
 
 
@@ -94,7 +98,7 @@ def told(found: Sequence[Difference]) -> list[Problem]:
     for difference in found:
         if difference.problem in problems:
             continue  # one for all tensors
-        if difference.tensor is None or difference.problem == _NO_MOMENTS:
+        if difference.tensor is None or difference.problem in (_NO_MOMENTS, _NO_AVERAGE):
             problems.append(difference.problem)
         else:
             groups.setdefault((difference.allowed_as, difference.problem.remedy), []).append(difference.problem)
@@ -154,16 +158,22 @@ def _tensors(manifest: Manifest, mine: Mapping[str, Shape]) -> Iterator[Differen
             yield Difference(Problem(name, text, _CONFIGURATION), None, name)
 
 
-def _parts(
-    manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape], moments: Sequence[Kind]
-) -> Iterator[Difference]:
-    none = not any(part.startswith(tuple(f"{kind.stored}/" for kind in MOMENTS)) for part in stored_parts)
-    for name in sorted(manifest.tensors.keys() & mine.keys()):
-        if f"{BUFFER.stored}/{name}" in stored_parts:
-            continue
+def _trained(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> list[str]:
+    """Parameters, and no buffers, that both have."""
+    both = sorted(manifest.tensors.keys() & mine.keys())
+    return [name for name in both if f"{BUFFER.stored}/{name}" not in stored_parts]
+
+
+def _parts(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
+    for name in _trained(manifest, stored_parts, mine):
         if f"{MASTER.stored}/{name}" not in stored_parts:
             yield Difference(Problem(name, "the manifest names it, the files lack its weight", _ANOTHER), None, name)
-        for kind in moments:
+
+
+def _moments(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
+    none = not any(part.startswith(tuple(f"{kind.stored}/" for kind in MOMENTS)) for part in stored_parts)
+    for name in _trained(manifest, stored_parts, mine):
+        for kind in MOMENTS:
             part = f"{kind.stored}/{name}"
             if none:
                 yield Difference(_NO_MOMENTS, None, part)
@@ -172,11 +182,22 @@ def _parts(
                 yield Difference(Problem(name, text, _or_allow(_ANOTHER, "moments")), "moments", part)
 
 
+def _averages(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
+    for name in _trained(manifest, stored_parts, mine):
+        if (part := f"{AVERAGE.stored}/{name}") not in stored_parts:
+            yield Difference(_NO_AVERAGE, "average", part)
+
+
 _ANOTHER = "use another checkpoint of the run"
 _NO_MOMENTS = Problem(
     "moments",
     "the checkpoint has weights alone, as a merge writes them: there is no optimizer state to go on with",
     'write checkpoint.load = "weights" to begin at step 0 with them, or use another checkpoint',
+)
+_NO_AVERAGE = Problem(
+    "optimizer.average_decay",
+    "is set, but the checkpoint has no mean of weights to go on with: it would begin with the weights of now",
+    'remove it; or accept it with "average" in checkpoint.allow',
 )
 
 

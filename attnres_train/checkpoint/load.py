@@ -26,7 +26,7 @@ from attnres_train.checkpoint.reader import ANOTHER, NOBODY_KNOWS, CheckpointRea
 from attnres_train.checkpoint.sharded import SMALL_FILES, check_small_files, whole_tensors
 from attnres_train.checkpoint.whole import Damaged, whole_after_reading
 from attnres_train.engine.interface import Engine, StatePart
-from attnres_train.engine.kinds import BUFFER, KINDS, MASTER, Kind
+from attnres_train.engine.kinds import AVERAGE, BUFFER, MASTER, MOMENTS, Kind
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -52,15 +52,16 @@ def load_checkpoint(
     """
     reader = CheckpointReader(folder, manifest, described(folder, manifest))
     shapes = {name: record.shape for name, record in whole_tensors(engine.parameters(), grid).items()}
-    found = differences(
-        manifest, set(reader.metadata.state_dict_metadata), shapes, fingerprints, settings, weights_only
-    )
+    averages = any(AVERAGE in engine.kinds(p.spec) for p in engine.parameters())
+    stored = set(reader.metadata.state_dict_metadata)
+    found = differences(manifest, stored, shapes, fingerprints, settings, weights_only, averages)
     refused = [difference for difference in found if difference.allowed_as not in allow]
     if refused:
         raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in told(refused)])
     streams = _read_together(folder, manifest, grid, weights_only)
     sums = ReadSums(manifest.files)
-    kinds = (MASTER, BUFFER) if weights_only else (*KINDS, BUFFER)
+    optimizer = () if weights_only else (*MOMENTS, *([AVERAGE] if averages else []))
+    kinds = (MASTER, BUFFER, *optimizer)
     failures = _import(reader, engine, grid, kinds, found, sums)
     keys = _read_keys(reader.metadata, shapes, kinds, found)
     wrong = [failure.text for failure in failures if failure.damage]
@@ -133,18 +134,23 @@ def _import(
     found: Sequence[Difference],
     sums: ReadSums,
 ) -> list[Failure]:
-    """Give the engine what the checkpoint has of `kinds`, each rank reading its own part; the rest stays as it is.
+    """Give the engine what the checkpoint has of `kinds`, each rank reading its own part; the rest stays as it is, but
+    for a mean of weights, which begins with the weights.
 
     What could not be read, on every rank alike.
     """
-    missing, zero = _left_out(found)
+    missing, zero, begun = _left_out(found)
     told: Failure | None = None
     try:
         with closing(reader.files):
             for part in engine.held():
-                if part.kind not in kinds:
+                if part.kind is MASTER:
+                    master = part.tensor  # of every parameter the first
+                if part.kind is AVERAGE and (AVERAGE not in kinds or part.key in begun):
+                    part.tensor.copy_(master)
+                elif part.kind not in kinds:
                     continue
-                if part.key in zero:
+                elif part.key in zero:
                     part.tensor.zero_()
                 elif part.logical.name not in missing:
                     counted = sums if _counts(part, grid) else None
@@ -160,10 +166,10 @@ def _import(
     return [failure for failure in everybody if failure is not None]
 
 
-def _left_out(found: Sequence[Difference]) -> tuple[set[str | None], set[str | None]]:
-    """Parameters that stay as they were made, and keys that become zero."""
-    missing = {difference.tensor for difference in found if difference.allowed_as == "missing"}
-    return missing, {difference.tensor for difference in found if difference.allowed_as == "moments"}
+def _left_out(found: Sequence[Difference]) -> list[set[str | None]]:
+    """Parameters that stay as they were made, keys that become zero, and keys of means that begin with the weights."""
+    words = ("missing", "moments", "average")
+    return [{difference.tensor for difference in found if difference.allowed_as == word} for word in words]
 
 
 def _counts(part: StatePart, grid: Grid) -> bool:
@@ -177,9 +183,9 @@ def _read_keys(
     metadata: Metadata, names: Collection[str], kinds: Collection[Kind], found: Sequence[Difference]
 ) -> set[str]:
     """What all ranks together read whole."""
-    missing, zero = _left_out(found)
+    missing, zero, begun = _left_out(found)
     wanted = {f"{kind.stored}/{name}" for kind in kinds for name in names if name not in missing}
-    return (wanted & metadata.state_dict_metadata.keys()) - zero
+    return (wanted & metadata.state_dict_metadata.keys()) - zero - begun
 
 
 def _same_grid(manifest: Manifest, grid: Grid) -> bool:

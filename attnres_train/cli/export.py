@@ -71,6 +71,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN|CHECKPOINT", type=path_argument)
     parser.add_argument("folder", metavar="FOLDER", type=path_argument, help="made by this; must not exist")
     parser.add_argument("--dtype", choices=("bf16", "fp32", "fp16"), default="bf16", help="of the weights; bf16")
+    averaged = "the mean of the weights that optimizer.average_decay kept, in their place"
+    parser.add_argument("--average", action="store_true", help=averaged)
     parser.add_argument("--max-shard-mib", type=_mebibytes, default=4096, metavar="N", help="of a file; 4096")
     parser.add_argument("--tokenizer", type=path_argument, metavar="PATH", help="where the run's tokenizer lies now")
     parser.add_argument("--no-tokenizer", action="store_true", help="leave it out")
@@ -100,6 +102,7 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
             shard_bytes=shard_bytes,
             tokenizer=tokenizer,
             losses=losses,
+            average=options.average,
         )
     except OSError as error:
         raise refuse(str(options.folder), f"cannot be written: {error}", "mend it; nothing was left behind") from error

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attnres_train.checkpoint.reader import CheckpointReader
+from attnres_train.engine.kinds import AVERAGE, MASTER
 from attnres_train.errors import refuse
 from attnres_train.exchange import huggingface
 from attnres_train.exchange.hf_card import Card
@@ -42,8 +43,9 @@ def export(
     shard_bytes: int,
     tokenizer: TokenizerFiles,
     losses: Mapping[str, float],
+    average: bool = False,
 ) -> Exported:
-    """Write `folder` whole or not at all.
+    """Write `folder` whole or not at all; with `average` the exponential mean of the weights.
 
     Raises Refused where the checkpoint is damaged, is of another model than its settings say, or the folder exists;
     OSError where writing fails, ValueError where a value does not fit in `dtype`.
@@ -52,13 +54,17 @@ def export(
     reader = CheckpointReader.open(checkpoint)
     sections = Sections.of(reader.manifest.settings, str(checkpoint))
     described = _described(reader, sections)
+    kind = (AVERAGE if average else MASTER).stored
+    if average and f"{kind}/{described[0].name}" not in reader.metadata.state_dict_metadata:
+        what = "has no mean of weights: its run had no optimizer.average_decay"
+        raise refuse(str(checkpoint), what, "export the weights: leave out --average")
     plan = [(spec, targets(spec, sections.model)) for spec in described]
     entries = [_entry(target, dtype, sections.plain) for _, made in plan for target in made]
     shards = in_shards(entries, shard_bytes)
     vocabulary = described[0].shape[0]
     config = config_json(sections, vocabulary, dtype, tokenizer.ends)
     with published(folder) as partial:
-        write_shards(partial, shards, _tensors(reader, plan))
+        write_shards(partial, shards, _tensors(reader, kind, plan))
         written = {"config.json": config, "generation_config.json": generation_json(tokenizer.ends)}
         for name, content in {**written, **tokenizer.json_files}.items():
             _write(partial / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -66,7 +72,7 @@ def export(
             (partial / name).write_bytes(data)
         if not sections.plain:
             _copy_model_files(partial)
-        card = Card(reader.manifest, sections, dtype, config["architectures"][0], tokenizer.note, losses)
+        card = Card(reader.manifest, sections, dtype, config["architectures"][0], tokenizer.note, losses, average)
         _write(partial / "README.md", card.text())
     total = sum(entry.bytes for entry in entries)
     return Exported(folder, config["architectures"][0], len(entries), total, len(shards))
@@ -91,9 +97,11 @@ def _entry(target: Target, dtype: str, plain: bool) -> Entry:
     return Entry(target.name, target.shape, DTYPES["fp32" if target.fp32 and not plain else dtype])
 
 
-def _tensors(reader: CheckpointReader, plan: list[tuple[TensorSpec, tuple[Target, ...]]]) -> Iterator[Tensor]:
+def _tensors(
+    reader: CheckpointReader, kind: str, plan: list[tuple[TensorSpec, tuple[Target, ...]]]
+) -> Iterator[Tensor]:
     for spec, made in plan:
-        whole = reader.read("weight", spec.name)
+        whole = reader.read(kind, spec.name)
         for target in made:
             yield target.cut(whole)
         del whole

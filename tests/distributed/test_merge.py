@@ -35,7 +35,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
-    sections = {"model": config.model, "residual": config.residual, "training": config.training}
+    sections = {
+        "model": config.model,
+        "residual": config.residual,
+        "training": config.training,
+        "optimizer": config.optimizer,
+    }
     return {f"{name}.{key}": value for name, section in sections.items() for key, value in asdict(section).items()}
 
 
