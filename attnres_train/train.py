@@ -79,7 +79,8 @@ def train(arguments: Sequence[str], rank: int, world_size: int, stop: StopReques
         hide_gpus(loaded.config.parallel.device, os.environ)  # before torch is imported
         corpora = open_corpora(loaded.config)
         folder = run_folder(loaded.config, path)
-        candidates(loaded.config.checkpoint.resume, folder)  # refuses early; all ranks verify and choose later
+        kept = loaded.config.checkpoint
+        candidates(kept.resume, folder, kept.load)  # refuses early; all ranks verify and choose later
         refuse_in_use(folder)  # before this rank writes there; rank 0 locks it when all have come
         start_logging(folder, rank)
         presence.enter(log_file(folder, rank), loaded.config.parallel.timeout_seconds)

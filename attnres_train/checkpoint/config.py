@@ -21,7 +21,11 @@ class CheckpointConfig:
     """`auto`: the newest whole checkpoint of the run folder, or step 0 if there is none at all. `must`: refuse if
     there is none. `never`: step 0, refused where checkpoints are. Anything else: the path of a checkpoint; if it is
     another run's, the run begins from it and, interrupted, goes on from its own newest."""
-    allow: tuple[Literal["missing", "extra", "moments", "settings", "data", "tokenizer"], ...] = ()
+    load: Literal["all", "weights"] = "all"
+    """What is taken of the checkpoint that `resume` names by its path: `all` goes on from it exactly; `weights` begins
+    at step 0 with its weights, all else being new: moments, schedule, order of the data, random state and counts.
+    Interrupted, such a run goes on from its own newest checkpoint exactly."""
+    allow: tuple[Literal["missing", "extra", "moments", "settings", "data", "tokenizer", "average"], ...] = ()
     """Differences that a resume accepts, each printed: `missing` tensors start anew, `extra` ones are left out,
-    `moments` that are not there start at zero, other `settings` of the model, other training `data`, another
-    `tokenizer`. None of them by default."""
+    `moments` that are not there start at zero, an `average` that is not there starts as the weights, other `settings`
+    of the model, other training `data`, another `tokenizer`. None of them by default."""

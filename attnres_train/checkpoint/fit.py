@@ -9,7 +9,7 @@ from typing import Any
 
 from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.data.continuation import other_bytes, what_changed
-from attnres_train.engine.kinds import BUFFER, MASTER, MOMENTS
+from attnres_train.engine.kinds import AVERAGE, BUFFER, MASTER, MOMENTS
 from attnres_train.errors import Problem
 
 # Keys of the model that say how it is started, padded or computed, not what it computes.
@@ -51,26 +51,38 @@ def differences(
     mine: Mapping[str, Shape],
     fingerprints: Mapping[str, str],
     settings: Mapping[str, Any],
+    weights_only: bool = False,
+    averages: bool = False,
 ) -> list[Difference]:
     """Everything that differs, causes before what follows from them. `stored_parts` are the names in the files, such as
-    `first_moment/head.norm.weight`.
+    `first_moment/head.norm.weight`. With `weights_only` only what matters to the weights: data and moments are new.
+    `averages`: the run keeps the exponential mean of its weights.
 
     Shapes alone do not tell: with twice the attention heads every matrix has the shape it had.
     """
     tensors = list(_tensors(manifest, mine))
     reshaped = any(difference.allowed_as is None for difference in tensors)
     return [
-        *differences_but_for_tensors(manifest, fingerprints, settings, reshaped),
+        *differences_but_for_tensors(manifest, fingerprints, settings, reshaped, weights_only),
         *tensors,
         *_parts(manifest, stored_parts, mine),
+        *(() if weights_only else _moments(manifest, stored_parts, mine)),
+        *(_averages(manifest, stored_parts, mine) if averages and not weights_only else ()),
     ]
 
 
 def differences_but_for_tensors(
-    manifest: Manifest, fingerprints: Mapping[str, str], settings: Mapping[str, Any], reshaped: bool = False
+    manifest: Manifest,
+    fingerprints: Mapping[str, str],
+    settings: Mapping[str, Any],
+    reshaped: bool = False,
+    weights_only: bool = False,
 ) -> list[Difference]:
     """What differs as far as it can be told without a model: settings, data and tokenizer. `reshaped`: tensors differ
-    in their shapes too."""
+    in their shapes too; `weights_only`: the data may be any."""
+    if weights_only:
+        text = {kind: mark for kind, mark in fingerprints.items() if kind == "tokenizer"}
+        return [*_settings(manifest, settings, reshaped), *_fingerprints(manifest, text, settings)]
     return [
         *_settings(manifest, settings, reshaped),
         *_isolation(manifest, settings),
@@ -81,10 +93,12 @@ def differences_but_for_tensors(
 
 def told(found: Sequence[Difference]) -> list[Problem]:
     """The problems of `found`, on a screen: of many tensors with one fault a few, and how many more there are."""
-    problems = []
+    problems: list[Problem] = []
     groups: dict[tuple[str | None, str], list[Problem]] = {}
     for difference in found:
-        if difference.tensor is None:
+        if difference.problem in problems:
+            continue  # one for all tensors
+        if difference.tensor is None or difference.problem in (_NO_MOMENTS, _NO_AVERAGE):
             problems.append(difference.problem)
         else:
             groups.setdefault((difference.allowed_as, difference.problem.remedy), []).append(difference.problem)
@@ -144,20 +158,47 @@ def _tensors(manifest: Manifest, mine: Mapping[str, Shape]) -> Iterator[Differen
             yield Difference(Problem(name, text, _CONFIGURATION), None, name)
 
 
+def _trained(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> list[str]:
+    """Parameters, and no buffers, that both have."""
+    both = sorted(manifest.tensors.keys() & mine.keys())
+    return [name for name in both if f"{BUFFER.stored}/{name}" not in stored_parts]
+
+
 def _parts(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
-    for name in sorted(manifest.tensors.keys() & mine.keys()):
-        if f"{BUFFER.stored}/{name}" in stored_parts:
-            continue
+    for name in _trained(manifest, stored_parts, mine):
         if f"{MASTER.stored}/{name}" not in stored_parts:
             yield Difference(Problem(name, "the manifest names it, the files lack its weight", _ANOTHER), None, name)
+
+
+def _moments(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
+    none = not any(part.startswith(tuple(f"{kind.stored}/" for kind in MOMENTS)) for part in stored_parts)
+    for name in _trained(manifest, stored_parts, mine):
         for kind in MOMENTS:
             part = f"{kind.stored}/{name}"
-            if part not in stored_parts:
+            if none:
+                yield Difference(_NO_MOMENTS, None, part)
+            elif part not in stored_parts:
                 text = f"its {kind.words} is not in the checkpoint"
                 yield Difference(Problem(name, text, _or_allow(_ANOTHER, "moments")), "moments", part)
 
 
+def _averages(manifest: Manifest, stored_parts: Collection[str], mine: Mapping[str, Shape]) -> Iterator[Difference]:
+    for name in _trained(manifest, stored_parts, mine):
+        if (part := f"{AVERAGE.stored}/{name}") not in stored_parts:
+            yield Difference(_NO_AVERAGE, "average", part)
+
+
 _ANOTHER = "use another checkpoint of the run"
+_NO_MOMENTS = Problem(
+    "moments",
+    "the checkpoint has weights alone, as a merge writes them: there is no optimizer state to go on with",
+    'write checkpoint.load = "weights" to begin at step 0 with them, or use another checkpoint',
+)
+_NO_AVERAGE = Problem(
+    "optimizer.average_decay",
+    "is set, but the checkpoint has no mean of weights to go on with: it would begin with the weights of now",
+    'remove it; or accept it with "average" in checkpoint.allow',
+)
 
 
 def _fingerprints(

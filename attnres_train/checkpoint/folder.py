@@ -5,18 +5,21 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EACCES, EPERM
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest, step_of_name
+from attnres_train.checkpoint.origin import digest_of
 from attnres_train.checkpoint.verify import damages
 from attnres_train.errors import Problem, Refused, refuse
 
 _PARTIAL = ".partial"
 _LATEST = "latest"
+Load = Literal["all", "weights"]
 RESUME_WORDS = ("auto", "must", "never")
 _MOST_NAMED = 3
 _REMEDY = "use another checkpoint of the run"
@@ -140,8 +143,10 @@ def keep_newest(checkpoints: Path, keep: int | None, upto: int) -> list[str]:
     return [why for path in doomed if (why := unpublish(path)) is not None]
 
 
-def candidates(resume: str, run_folder: Path) -> list[Path]:
+def candidates(resume: str, run_folder: Path, load: Load = "all") -> list[Path]:
     """What `checkpoint.resume` allows to continue from, the best first; none starts at step 0.
+
+    With `load` = "weights" the last one, which `resume` names, is begun from, and those before it are gone on from.
 
     Raises Refused where the wish cannot be met.
     """
@@ -161,6 +166,8 @@ def candidates(resume: str, run_folder: Path) -> list[Path]:
             raise refuse("checkpoint.resume", f'is "must", but there is no checkpoint in {checkpoints}', remedy)
         return named
     with readable(Path(resume)):
+        if load == "weights":
+            return _from_weights(Path(resume).absolute(), named)
         return _from_stated(Path(resume).absolute(), by_step)
 
 
@@ -195,6 +202,34 @@ def _from_stated(path: Path, named: Mapping[int, Path]) -> list[Path]:
     if went_on is None:
         raise lacking
     return newer  # the other run may have deleted the one that this run began from
+
+
+def _from_weights(path: Path, named: Sequence[Path]) -> list[Path]:
+    """For a run whose own checkpoints are `named`, the newest first: these, and then that at `path` whose weights it
+    began with. Refused where they are of a run that did not begin so: nobody asked to have it go on or be lost."""
+    if path.parent.resolve() in {other.parent.resolve() for other in named}:
+        what = f"{path} is of this run, which step 0 would begin anew"
+        raise refuse("checkpoint.load", f'"weights", but {what}', _OTHER_FOLDER)
+    lacking: Refused | None = None
+    try:
+        _stated_manifest(path)
+    except Refused as refusal:
+        lacking = refusal
+    went_on = next((other for other in named if not problems_at_a_glance(other)), None)
+    if went_on is not None:
+        origin = read_manifest(went_on).origin
+        if origin is None or origin.how != "weights":
+            what = f"{went_on} is there, of a run that did not begin with weights alone"
+            raise refuse("checkpoint.load", f'"weights", but {what}', _OTHER_FOLDER)
+        if lacking is None and origin.sources[0].digest != digest_of(path):
+            what = f"names {path}, but {went_on} {origin}"
+            raise refuse("checkpoint.resume", what, _OTHER_FOLDER)
+    elif lacking is not None:
+        raise lacking
+    return [*named, path] if lacking is None else list(named)
+
+
+_OTHER_FOLDER = 'choose another training.run_folder, or go on with that run: resume = "auto", load = "all"'
 
 
 def _stated_manifest(path: Path) -> Manifest:

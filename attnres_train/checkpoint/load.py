@@ -26,6 +26,7 @@ from attnres_train.checkpoint.reader import ANOTHER, NOBODY_KNOWS, CheckpointRea
 from attnres_train.checkpoint.sharded import SMALL_FILES, check_small_files, whole_tensors
 from attnres_train.checkpoint.whole import Damaged, whole_after_reading
 from attnres_train.engine.interface import Engine, StatePart
+from attnres_train.engine.kinds import AVERAGE, BUFFER, MASTER, MOMENTS, Kind
 from attnres_train.errors import Problem, Refused, refuse
 from attnres_train.parallel.grid import Grid
 from attnres_train.progress import TrainState
@@ -39,42 +40,51 @@ def load_checkpoint(
     fingerprints: Mapping[str, str],
     settings: Mapping[str, Any],
     allow: Collection[str] = (),
+    weights_only: bool = False,
 ) -> tuple[TrainState, list[Difference]]:
     """Continue from `folder`, written under any grid: weights, moments, position, and random streams where the grid is
-    the same; and the differences that `allow` accepted. A collective.
+    the same; and the differences that `allow` accepted. With `weights_only` the weights and buffers of an engine that
+    is new are taken, and the state is that of step 0. A collective.
 
     What is read is held against the checksums of the files as it is read; the small files have been before. Raises
     Refused, listing every difference, where it does not fit; Damaged, on all ranks, where a file is not as it was
     written: then the engine holds what was read of it, and must not be used.
     """
     reader = CheckpointReader(folder, manifest, described(folder, manifest))
-    streams = _read_together(folder, manifest, grid)
     shapes = {name: record.shape for name, record in whole_tensors(engine.parameters(), grid).items()}
-    found = differences(manifest, set(reader.metadata.state_dict_metadata), shapes, fingerprints, settings)
+    averages = any(AVERAGE in engine.kinds(p.spec) for p in engine.parameters())
+    stored = set(reader.metadata.state_dict_metadata)
+    found = differences(manifest, stored, shapes, fingerprints, settings, weights_only, averages)
     refused = [difference for difference in found if difference.allowed_as not in allow]
     if refused:
         raise Refused([Problem(f"{folder.name}: {p.key}", p.message, p.remedy) for p in told(refused)])
+    streams = _read_together(folder, manifest, grid, weights_only)
     sums = ReadSums(manifest.files)
-    failures = _import(reader, engine, grid, found, sums)
-    keys = _read_keys(reader.metadata, shapes, found)
+    optimizer = () if weights_only else (*MOMENTS, *([AVERAGE] if averages else []))
+    kinds = (MASTER, BUFFER, *optimizer)
+    failures = _import(reader, engine, grid, kinds, found, sums)
+    keys = _read_keys(reader.metadata, shapes, kinds, found)
     wrong = [failure.text for failure in failures if failure.damage]
     if wrong or (wrong := whole_after_reading(reader, grid, keys, sums, again=bool(failures))):
         raise Damaged(folder, wrong)
     if failures:
         raise refuse(str(folder), f"cannot be read: {'; '.join(failure.text for failure in failures)}", ANOTHER)
-    engine.restored(manifest.optimizer_updates)
+    engine.restored(0 if weights_only else manifest.optimizer_updates)
     if streams is not None:
         set_random_state(streams)
+    if weights_only:
+        return TrainState(), found
     fields = {name: getattr(manifest, name) for name in TrainState().as_dict()}
     return TrainState(**fields), found
 
 
-def _read_together(folder: Path, manifest: Manifest, grid: Grid) -> dict[str, Tensor] | None:
-    """The random streams of this rank, None where the grid is another; every small file is held against what we write.
+def _read_together(folder: Path, manifest: Manifest, grid: Grid, weights_only: bool) -> dict[str, Tensor] | None:
+    """The random streams of this rank, None where the grid is another or they are new; every small file is held against
+    what we write.
 
     A collective: one rank's refusal is raised on all.
     """
-    same_grid, streams = _same_grid(manifest, grid), None
+    same_grid, streams = _same_grid(manifest, grid) and not weights_only, None
     name = random_state_file(folder, grid.rank).name
     told: list[str] = []
     try:
@@ -117,18 +127,30 @@ class Failure(NamedTuple):
 
 
 def _import(
-    reader: CheckpointReader, engine: Engine, grid: Grid, found: Sequence[Difference], sums: ReadSums
+    reader: CheckpointReader,
+    engine: Engine,
+    grid: Grid,
+    kinds: Collection[Kind],
+    found: Sequence[Difference],
+    sums: ReadSums,
 ) -> list[Failure]:
-    """Give the engine what the checkpoint has, each rank reading its own part; the rest stays as it was made.
+    """Give the engine what the checkpoint has of `kinds`, each rank reading its own part; the rest stays as it is, but
+    for a mean of weights, which begins with the weights.
 
     What could not be read, on every rank alike.
     """
-    missing, zero = _left_out(found)
+    missing, zero, begun = _left_out(found)
     told: Failure | None = None
     try:
         with closing(reader.files):
             for part in engine.held():
-                if part.key in zero:
+                if part.kind is MASTER:
+                    master = part.tensor  # of every parameter the first
+                if part.kind is AVERAGE and (AVERAGE not in kinds or part.key in begun):
+                    part.tensor.copy_(master)
+                elif part.kind not in kinds:
+                    continue
+                elif part.key in zero:
                     part.tensor.zero_()
                 elif part.logical.name not in missing:
                     counted = sums if _counts(part, grid) else None
@@ -144,10 +166,10 @@ def _import(
     return [failure for failure in everybody if failure is not None]
 
 
-def _left_out(found: Sequence[Difference]) -> tuple[set[str | None], set[str | None]]:
-    """Parameters that stay as they were made, and keys that become zero."""
-    missing = {difference.tensor for difference in found if difference.allowed_as == "missing"}
-    return missing, {difference.tensor for difference in found if difference.allowed_as == "moments"}
+def _left_out(found: Sequence[Difference]) -> list[set[str | None]]:
+    """Parameters that stay as they were made, keys that become zero, and keys of means that begin with the weights."""
+    words = ("missing", "moments", "average")
+    return [{difference.tensor for difference in found if difference.allowed_as == word} for word in words]
 
 
 def _counts(part: StatePart, grid: Grid) -> bool:
@@ -157,11 +179,13 @@ def _counts(part: StatePart, grid: Grid) -> bool:
     return part.logical.owned and one_of_tensor_ranks and one_of_data_ranks
 
 
-def _read_keys(metadata: Metadata, names: Collection[str], found: Sequence[Difference]) -> set[str]:
+def _read_keys(
+    metadata: Metadata, names: Collection[str], kinds: Collection[Kind], found: Sequence[Difference]
+) -> set[str]:
     """What all ranks together read whole."""
-    missing, zero = _left_out(found)
-    keys = ((key, key.partition("/")[2]) for key in metadata.state_dict_metadata)
-    return {key for key, name in keys if name in names and name not in missing and key not in zero}
+    missing, zero, begun = _left_out(found)
+    wanted = {f"{kind.stored}/{name}" for kind in kinds for name in names if name not in missing}
+    return (wanted & metadata.state_dict_metadata.keys()) - zero - begun
 
 
 def _same_grid(manifest: Manifest, grid: Grid) -> bool:

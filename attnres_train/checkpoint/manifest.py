@@ -14,6 +14,8 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from attnres_train.checkpoint.checksum import FileRecord, hexadecimal
+from attnres_train.checkpoint.origin import MANIFEST_FILE as FILE_NAME
+from attnres_train.checkpoint.origin import Origin, origin_of, plain_origin
 from attnres_train.errors import refuse
 from attnres_train.progress import LossSum
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from attnres_train.parallel.grid import Grid
 
 FORMAT = 2
-FILE_NAME = "manifest.json"
 _NAMED = re.compile(r"step-(\d{8,})")
 _OWN_CHECKSUM = re.compile(rb'"crc32_of_manifest": "([0-9a-f]{8})"')
 _ZEROS = b'"crc32_of_manifest": "00000000"'
@@ -95,6 +96,8 @@ class Manifest:
     """The configuration of the run, by dotted key."""
     losses: dict[str, LossSum] = field(default_factory=dict)
     """Of the steps that no record has yet."""
+    origin: Origin | None = None
+    """Where the weights came from, if not from this run's first step."""
     format: int = FORMAT
 
     def draw_of_data(self, otherwise: int) -> int:
@@ -126,6 +129,7 @@ def plain_fields(manifest: Manifest) -> dict[str, Any]:
     fields["files"] = {name: record._asdict() for name, record in manifest.files.items()}
     fields["losses"] = {name: record._asdict() for name, record in manifest.losses.items()}
     fields["tensors"] = {name: record._asdict() for name, record in manifest.tensors.items()}
+    fields["origin"] = plain_origin(manifest.origin)
     return fields
 
 
@@ -162,6 +166,7 @@ def read_manifest(folder: Path) -> Manifest:
             name: LossSum(record.pop("loss"), record.pop("tokens"), **record)
             for name, record in fields.get("losses", {}).items()
         }
+        fields["origin"] = origin_of(fields.get("origin"))
         manifest = Manifest(**fields)
         if step_of_name(folder) not in (None, manifest.step):
             raise ValueError(f"it is of step {manifest.step}, and the folder is named {folder.name}")

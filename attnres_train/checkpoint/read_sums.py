@@ -62,13 +62,15 @@ def unread(metadata: Metadata, files: Mapping[str, FileRecord], keys: Collection
 
 
 def dealt(stretches: Iterable[Stretch], rank: int, ranks: int) -> Iterator[Stretch]:
-    """The share of one rank, in pieces of a block; all ranks together have each byte once."""
-    number = 0
+    """The share of one rank, in pieces of a block; all ranks together have each byte once, and about as many each,
+    however short the stretches are."""
+    before_bytes = 0
     for file, begin, end in stretches:
         for start in range(begin, end, _BLOCK_BYTES):
-            if number % ranks == rank:
-                yield Stretch(file, start, min(start + _BLOCK_BYTES, end))
-            number += 1
+            piece = Stretch(file, start, min(start + _BLOCK_BYTES, end))
+            if before_bytes // _BLOCK_BYTES % ranks == rank:
+                yield piece
+            before_bytes += piece.end - piece.begin
 
 
 def damage(name: str, record: FileRecord, read_sum: int) -> str | None:

@@ -40,6 +40,7 @@ from attnres_train.checkpoint.folder import (
     replace_published,
 )
 from attnres_train.checkpoint.manifest import Manifest, SavedGrid, write_manifest
+from attnres_train.checkpoint.origin import Origin
 from attnres_train.checkpoint.random_state import random_streams, save_random_state
 from attnres_train.checkpoint.sharded import PendingStates, whole_tensors
 from attnres_train.checkpoint.verify import damages
@@ -60,6 +61,8 @@ class RunIdentity:
     fingerprints: Mapping[str, str]
     settings: Mapping[str, Any]
     """The configuration by dotted key, so that a later run can say what changed."""
+    origin: Origin | None = None
+    """Of its weights, where they were not trained from step 0 on."""
 
 
 class Written(NamedTuple):
@@ -266,4 +269,5 @@ def _manifest(engine: StateSource, grid: Grid, state: TrainState, identity: RunI
         files={},
         fingerprints=dict(identity.fingerprints),
         settings=dict(identity.settings),
+        origin=identity.origin,
     )

@@ -73,7 +73,7 @@ class PendingStates:
 
     def write(self) -> dict[str, FileRecord]:
         """Write and flush this rank's file; returns what it is. Raises OSError."""
-        with _without_checksums_of_torchs_own():
+        with without_checksums_of_torchs_own():
             self._results = self._writer.write_data(self._plan, self._planner).wait()
         return dict(self._writer.records)
 
@@ -85,13 +85,19 @@ class PendingStates:
     def finish(self, results: list[list[WriteResult]]) -> dict[str, FileRecord]:
         """On rank 0: write the metadata, and what makes megatron-core know the format. Raises OSError."""
         assert self._metadata is not None
-        self._writer.finish(self._metadata, results)
-        folder = Path(self._writer.path)
-        save_config(_FORMAT, str(folder))
-        torch.save({}, folder / COMMON_STATE_FNAME)
-        for name in SMALL_FILES:
-            flush_file(folder / name)
-        return {name: record_of(folder / name) for name in (METADATA_FILE, *SMALL_FILES)}
+        return finish(self._writer, self._metadata, results)
+
+
+def finish(writer: CheckedWriter, metadata: Metadata, results: list[list[WriteResult]]) -> dict[str, FileRecord]:
+    """Write the metadata of what lies where `results` say, and what makes megatron-core know the format. Raises
+    OSError."""
+    writer.finish(metadata, results)
+    folder = Path(writer.path)
+    save_config(_FORMAT, str(folder))
+    torch.save({}, folder / COMMON_STATE_FNAME)
+    for name in SMALL_FILES:
+        flush_file(folder / name)
+    return {name: record_of(folder / name) for name in (METADATA_FILE, *SMALL_FILES)}
 
 
 SMALL_FILES = (CONFIG_FNAME, COMMON_STATE_FNAME)
@@ -117,7 +123,7 @@ def check_small_files(folder: Path) -> None:
 
 
 @contextmanager
-def _without_checksums_of_torchs_own() -> Iterator[None]:
+def without_checksums_of_torchs_own() -> Iterator[None]:
     """torch.save would checksum every record once more, which takes half as long as writing it."""
     before = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)

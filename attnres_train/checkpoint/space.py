@@ -11,7 +11,6 @@ from pathlib import Path
 import torch.distributed as dist
 
 from attnres_train.engine.interface import StateSource
-from attnres_train.engine.kinds import kinds_of
 from attnres_train.errors import Problem, Refused
 from attnres_train.parallel.grid import Grid
 
@@ -30,7 +29,7 @@ def check_space(checkpoints: Path, engine: StateSource, grid: Grid) -> None:
         with suppress(OSError):  # the attempt below says why, in words
             checkpoints.mkdir(parents=True, exist_ok=True)
     dist.barrier(group=grid.control)
-    elements = sum(len(kinds_of(p.spec)) * p.numel for p in engine.parameters() if p.owned)
+    elements = sum(len(engine.kinds(p.spec)) * p.numel for p in engine.parameters() if p.owned)
     mine = elements * _FP32_BYTES if grid.data_rank == 0 else 0
     found: list[tuple[int, str | None]] = [(0, None)] * grid.world_size
     dist.all_gather_object(found, (mine, _try(checkpoints, grid.rank, mine)), group=grid.control)

@@ -44,6 +44,8 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN|CHECKPOINT", type=path_argument)
     parser.add_argument("folder", metavar="FOLDER", type=path_argument, help="made by this; must not exist")
     parser.add_argument("--dtype", choices=("bf16", "fp32", "fp16"), default="bf16", help="of the weights; bf16")
+    averaged = "the mean of the weights that optimizer.average_decay kept, in their place"
+    parser.add_argument("--average", action="store_true", help=averaged)
     parser.add_argument("--max-shard-mib", type=_mebibytes, default=4096, metavar="N", help="of a file; 4096")
     parser.add_argument("--tokenizer", type=path_argument, metavar="PATH", help="where the run's tokenizer lies now")
     parser.add_argument("--no-tokenizer", action="store_true", help="leave it out")
@@ -63,7 +65,9 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
     manifest = read_manifest(checkpoint)
     tokenizer = _tokenizer(options, manifest)
     shard_bytes = options.max_shard_mib * _MIB
-    losses = recorded_losses(checkpoint.absolute().parent.parent, first=0, last=manifest.step)
+    merged = manifest.origin is not None and manifest.origin.how == "merge"
+    run = checkpoint.absolute().parent.parent
+    losses = {} if merged else recorded_losses(run, first=0, last=manifest.step)
     try:
         made = export(
             checkpoint,
@@ -72,6 +76,7 @@ def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
             shard_bytes=shard_bytes,
             tokenizer=tokenizer,
             losses=losses,
+            average=options.average,
         )
     except OSError as error:
         raise refuse(str(options.folder), f"cannot be written: {error}", "mend it; nothing was left behind") from error

@@ -92,7 +92,8 @@ def _read_weights(folder: Folder, described: Described, config: RunConfig, vocab
     plan = plan_of(describe(config.model, config.residual, vocabulary, vocabulary).all, config.model)
     check_tensors(folder, plan, config.model, depth_too=not described.plain)
     seed = config.training.seed
-    return NewState([(spec, logical_tensor(folder, spec, made, seed)) for spec, made in plan])
+    weights = [(spec, logical_tensor(folder, spec, made, seed)) for spec, made in plan]
+    return NewState(weights, averages=config.optimizer.average_decay is not None)
 
 
 def _fingerprints(config: RunConfig) -> dict[str, str]:

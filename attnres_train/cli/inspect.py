@@ -86,6 +86,8 @@ def _checkpoint(folder: Path) -> dict[str, Any]:
         "layers_per_stage": manifest.layers_per_stage,
         "versions": manifest.versions,
         "fingerprints": manifest.fingerprints,
+        "origin": plain["origin"],
+        "weights": None if manifest.origin is None else str(manifest.origin),
     }
 
 
@@ -158,6 +160,7 @@ def _checkpoint_text(found: dict[str, Any]) -> str:
         ("parameters", f"{found['parameters']:,} in {counted(len(found['tensors']), 'tensor')}"),
         ("on disk", f"{found['bytes'] / _GIB:.3g} GiB in {counted(len(found['files']), 'file')}"),
         ("saved by", f"{grid}; layers a stage {found['layers_per_stage']}"),
+        *([("weights", found["weights"])] if found["weights"] else []),
         ("versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())),
         *_decay_facts(found["tensors"], found["weight_decay"]),
         *((f"{name} is", mark) for name, mark in found["fingerprints"].items()),

@@ -17,6 +17,7 @@ from attnres_train.cli import (
     imports,
     init,
     inspect,
+    merge,
     plan,
     report,
     verify,
@@ -40,6 +41,7 @@ COMMANDS: tuple[Command, ...] = (
     generate.COMMAND,
     export.COMMAND,
     imports.COMMAND,
+    merge.COMMAND,
     init.COMMAND,
 )
 
@@ -59,6 +61,7 @@ Pretrain transformers whose residual connection is attention over depth.
   attnres generate runs/quickstart --prompt "..."     a text that goes on
   attnres export runs/quickstart my-model            a folder that transformers and other tools open
   attnres import SmolLM2-135M my.toml                begin from a model that is there; or go on from DeepSpeed's
+  attnres merge runs/my/checkpoints/step-* my-mean   a checkpoint whose weights are their mean
 
 Training itself starts one process a rank (`ablate` does so by launch/torchrun.sh):
 

@@ -18,7 +18,7 @@ from attnres_train.parallel import rules as parallel
 from attnres_train.tokenizer import rules as tokenizer
 from attnres_train.trainer import rules as trainer
 
-_ROOMS = (model, parallel, depth, trainer, optim, tokenizer, data, engine, observe)
+_ROOMS = (model, parallel, depth, trainer, optim, tokenizer, data, engine, observe, checkpoint)
 
 
 def check(config: RunConfig, world: int | None = None) -> list[Problem]:

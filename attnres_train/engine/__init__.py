@@ -2,6 +2,7 @@
 
 interface.py           what the trainer asks of an engine
 kinds.py               what is kept of every parameter and buffer, in one function
+average.py             the exponential mean of masters
 sharded.py             state of which every data-parallel rank holds ranges: shown, shared out, for either engine
 megatron.py            megatron-core's DistributedDataParallel and DistributedOptimizer
 deepspeed.py           DeepSpeed's ZeRO-1, -2, -3

@@ -70,6 +70,7 @@ class DeepSpeedEngine(ShardedState):
             self._chunks = [_RunByDeepSpeed(stage, self._deepspeed)]
         # ZeRO-3 would gather the weights that stay whole after the first step only, and free them during it.
         self._shards.refresh_weights()
+        self.keep_averages(optimizer.average_decay)
 
     @property
     def chunks(self) -> Sequence[nn.Module]:
@@ -89,11 +90,14 @@ class DeepSpeedEngine(ShardedState):
             self._scale_gradients(limit / (grad_norm + 1.0e-6))
         self._deepspeed.optimizer.set_lr(learning_rate)
         self._deepspeed.step()
-        self.updates += 1
+        self.count_update()
         return Update(grad_norm, applied=True)
 
     def shard(self, logical: LogicalParameter) -> Shard | None:
-        return self._shards.shard(logical)
+        return self._shards.shard(logical, self.averages)
+
+    def masters(self) -> Sequence[Tensor]:
+        return self._shards.masters()
 
     def restored(self, updates: int) -> None:
         super().restored(updates)

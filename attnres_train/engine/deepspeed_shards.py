@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnres_train.engine.kinds import MASTER
+from attnres_train.engine.average import Averages
+from attnres_train.engine.kinds import AVERAGE, MASTER
 from attnres_train.engine.sharded import Shard, moments
 from attnres_train.model.parameters import LogicalParameter
 
@@ -56,12 +57,14 @@ class ZeroShards(ABC):
     def refresh_weights(self) -> None:
         """The model's weights from the masters. A collective over the data-parallel ranks."""
 
-    def shard(self, logical: LogicalParameter) -> Shard | None:
+    def shard(self, logical: LogicalParameter, averages: Averages | None = None) -> Shard | None:
         place = self.place(logical)
         if place is None:
             return None
         master = self.masters()[place.partition]
         flat = {MASTER: master, **moments(self.zero.optimizer.state[master], master)}
+        if averages is not None:
+            flat[AVERAGE] = averages.means[place.partition]
         return Shard(place.owned, {kind: tensor.detach()[place.inside] for kind, tensor in flat.items()})
 
     def count_updates(self, updates: int) -> None:

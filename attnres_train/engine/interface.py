@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnres_train.engine.kinds import Kind
 from attnres_train.model.parameters import LogicalParameter
+from attnres_train.model.tensors import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class StateSource(Protocol):
 
     def parameters(self) -> Sequence[LogicalParameter]:
         """The logical parameters of all chunks of this rank, and then their buffers."""
+
+    def kinds(self, spec: TensorSpec) -> tuple[Kind, ...]:
+        """What is kept of a tensor, and so what `share` has of it; the master first."""
 
     def share(self) -> Iterator[StatePart]:
         """What this rank saves, one whole tensor at a time, in host memory that nobody else changes: each parameter on

@@ -23,10 +23,14 @@ MOMENTS = (
     Kind("second moment", "second_moment", "exp_avg_sq"),
 )
 BUFFER = Kind("buffer", "buffer")
+AVERAGE = Kind("average", "average")
+"""Of the masters, where `optimizer.average_decay` keeps one."""
 KINDS = (MASTER, *MOMENTS)
 """Of a parameter that AdamW trains."""
 
 
-def kinds_of(spec: TensorSpec) -> tuple[Kind, ...]:
-    """What is kept of the tensor. Who adds an optimizer with other moments lets it choose here."""
-    return (BUFFER,) if spec.buffer else KINDS
+def kinds_of(spec: TensorSpec, averages: bool = False) -> tuple[Kind, ...]:
+    """What is kept of the tensor, the master first. Who adds an optimizer with other moments lets it choose here."""
+    if spec.buffer:
+        return (BUFFER,)
+    return (*KINDS, AVERAGE) if averages else KINDS

@@ -21,7 +21,7 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from attnres_train.engine.interface import Update
-from attnres_train.engine.kinds import MASTER
+from attnres_train.engine.kinds import AVERAGE, MASTER
 from attnres_train.engine.sharded import Shard, ShardedState, moments
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.model.stage import StageModel
@@ -55,6 +55,8 @@ class MegatronEngine(ShardedState):
         (self._sharded,) = self.optimizer.chained_optimizers
         assert isinstance(self._sharded, DistributedOptimizer)
         self._mains = _main_parameters(self._sharded)
+        self._places = {main: place for place, main in enumerate(self._mains.values())}
+        self.keep_averages(optimizer.average_decay)
 
     @property
     def chunks(self) -> Sequence[nn.Module]:
@@ -78,7 +80,7 @@ class MegatronEngine(ShardedState):
             parameters = self.optimizer.get_parameters()
             clip_grad_by_total_norm_fp32(parameters, self.optimizer_config.clip_grad_norm, grad_norm)
         self.optimizer.step_with_ready_grads()
-        self.updates += 1
+        self.count_update()
         return Update(grad_norm, applied=True)
 
     def _grad_norm(self) -> float:
@@ -100,8 +102,13 @@ class MegatronEngine(ShardedState):
         if main is None:
             return None
         owned = self._sharded._get_model_param_range_map(logical.parameter)["param"]
-        of_main = moments(self._sharded.optimizer.state[main], main)
-        return Shard(slice(owned.start, owned.end), {MASTER: main, **of_main})
+        kept = {MASTER: main, **moments(self._sharded.optimizer.state[main], main)}
+        if self.averages is not None:
+            kept[AVERAGE] = self.averages.means[self._places[main]]
+        return Shard(slice(owned.start, owned.end), kept)
+
+    def masters(self) -> Sequence[Tensor]:
+        return list(self._mains.values())
 
     def restored(self, updates: int) -> None:
         super().restored(updates)

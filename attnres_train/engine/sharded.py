@@ -11,10 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from attnres_train.engine.average import Averages
 from attnres_train.engine.interface import StatePart
 from attnres_train.engine.kinds import BUFFER, MOMENTS, Kind, kinds_of
 from attnres_train.model.parameters import LogicalParameter, logical_parameters
 from attnres_train.model.stage import StageModel
+from attnres_train.model.tensors import TensorSpec
 from attnres_train.parallel.grid import Grid
 
 _PIECE_ELEMENTS = 16 << 20
@@ -27,7 +29,7 @@ class Shard(NamedTuple):
     owned: slice
     """Of the flat parameter."""
     tensors: dict[Kind, Tensor]
-    """That range of the fp32 master and of the moments: flat views."""
+    """That range of the fp32 master, of the moments and of the mean, if one is kept: flat views."""
 
 
 class ShardedState(ABC):
@@ -36,6 +38,8 @@ class ShardedState(ABC):
     def __init__(self, stages: Sequence[StageModel], grid: Grid):
         self.grid = grid
         self.updates = 0
+        self.averages: Averages | None = None
+        """Of `masters`, where the engine was asked to keep them."""
         self._agreed = False
         everything = [p for stage in stages for p in logical_parameters(stage)]
         self._logical = [p for p in everything if not p.spec.buffer]
@@ -45,13 +49,30 @@ class ShardedState(ABC):
     def shard(self, logical: LogicalParameter) -> Shard | None:
         """What this rank updates of a parameter."""
 
+    @abstractmethod
+    def masters(self) -> Sequence[Tensor]:
+        """The fp32 tensors that the optimizer updates on this rank, always in one order."""
+
+    def keep_averages(self, decay: float | None) -> None:
+        """Keep the exponential mean of `masters`, beginning with what they are now; None keeps none."""
+        self.averages = None if decay is None else Averages(self.masters(), decay)
+
+    def count_update(self) -> None:
+        """An update was applied."""
+        self.updates += 1
+        if self.averages is not None:
+            self.averages.update(self.masters(), self.updates)
+
+    def kinds(self, spec: TensorSpec) -> tuple[Kind, ...]:
+        return kinds_of(spec, averages=self.averages is not None)
+
     def parameters(self) -> Sequence[LogicalParameter]:
         return [*self._logical, *self._buffers]
 
     def held(self) -> Iterator[StatePart]:
         for logical in self._logical:
             if logical.owned and (shard := self.shard(logical)) is not None:
-                for kind in kinds_of(logical.spec):
+                for kind in self.kinds(logical.spec):
                     yield StatePart(kind, logical, shard.owned, shard.tensors[kind].detach())
         for logical in self._buffers:
             yield StatePart(BUFFER, logical, slice(0, logical.numel), logical.parameter.view(-1))
@@ -61,7 +82,7 @@ class ShardedState(ABC):
         for index, logical in enumerate(p for p in self.parameters() if p.owned):
             keeper, whole = index % self.grid.data, slice(0, logical.numel)
             shard = None if logical.spec.buffer else self.shard(logical)
-            for kind in kinds_of(logical.spec):
+            for kind in self.kinds(logical.spec):
                 collected = self._collected(logical, shard, kind, keeper)
                 if collected is not None:
                     yield StatePart(kind, logical, whole, collected)
@@ -77,7 +98,7 @@ class ShardedState(ABC):
         """The state of a tied table from the first stage to the last, which cuts it for its data ranks otherwise."""
         shard = self.shard(logical)
         whole = torch.empty(logical.numel, dtype=torch.float32, device=self.grid.device)
-        for kind in kinds_of(logical.spec):
+        for kind in self.kinds(logical.spec):
             if logical.owned:
                 whole.zero_()
                 if shard is not None:

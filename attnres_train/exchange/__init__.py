@@ -25,6 +25,9 @@ hf_tokenizer.py         the tokenizer's files; sentencepiece_json.py: a sentence
 hf_card.py              README.md
 safetensors_writer.py   the format, as a stream
 huggingface/            the code that an exported model brings
+publish.py              a folder that is there whole or not at all
+
+Of several checkpoints one: merge.py, the mean of their weights.
 
 Nothing of DeepSpeed is imported: it need not be installed.
 """

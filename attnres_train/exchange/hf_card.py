@@ -41,6 +41,11 @@ class Card:
     """What there is to say of the tokenizer."""
     losses: Mapping[str, float]
     """Nats a token, by tag: the last recorded ones up to the step."""
+    average: bool = False
+    """Whether it has the exponential mean of the weights, of which no loss is recorded."""
+
+    def _losses(self) -> list[tuple[str, float]]:
+        return [] if self.average else sorted(self.losses.items())
 
     def text(self) -> str:
         """The README.md; its licence is left to whoever publishes it."""
@@ -54,7 +59,9 @@ class Card:
             "step": f"{manifest.step:,}",
             "tokens seen": f"{manifest.tokens:,}",
             "checkpoint of": manifest.created,
-            **{f"`{tag}`": f"{loss:.4f} nats a token" for tag, loss in sorted(self.losses.items())},
+            **({"weights are": _averaged(manifest.settings)} if self.average else {}),
+            **({} if manifest.origin is None else {"weights": str(manifest.origin)}),
+            **{f"`{tag}`": f"{loss:.4f} nats a token" for tag, loss in self._losses()},
         }
         table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())])
         isolated = manifest.settings.get("data.isolate_documents")
@@ -72,3 +79,7 @@ class Card:
             "```json\n" + json.dumps(manifest.settings, indent=1, sort_keys=True, ensure_ascii=False) + "\n```",
         ]
         return "\n\n".join(parts) + "\n"
+
+
+def _averaged(settings: Mapping[str, object]) -> str:
+    return f"the exponential mean of those of training, decay {settings.get('optimizer.average_decay')}"

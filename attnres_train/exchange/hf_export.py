@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from attnres_train.checkpoint.reader import CheckpointReader
-from attnres_train.durable import flush_file, flush_folder
+from attnres_train.engine.kinds import AVERAGE, MASTER
 from attnres_train.errors import refuse
 from attnres_train.exchange import huggingface
 from attnres_train.exchange.hf_card import Card
 from attnres_train.exchange.hf_config import MODEL_FILES, Sections, config_json, generation_json
 from attnres_train.exchange.hf_tensors import Target, targets
 from attnres_train.exchange.hf_tokenizer import TokenizerFiles
+from attnres_train.exchange.publish import published, refuse_taken
 from attnres_train.exchange.safetensors_writer import DTYPES, Entry, in_shards, write_shards
 from attnres_train.model.describe import describe
 from attnres_train.model.tensors import TensorSpec
@@ -43,28 +43,28 @@ def export(
     shard_bytes: int,
     tokenizer: TokenizerFiles,
     losses: Mapping[str, float],
+    average: bool = False,
 ) -> Exported:
-    """Write `folder` whole or not at all.
+    """Write `folder` whole or not at all; with `average` the exponential mean of the weights.
 
     Raises Refused where the checkpoint is damaged, is of another model than its settings say, or the folder exists;
     OSError where writing fails, ValueError where a value does not fit in `dtype`.
     """
-    if os.path.lexists(folder):
-        raise refuse(str(folder), "exists already", "name a folder that does not")
-    if not folder.absolute().parent.is_dir():
-        raise refuse(str(folder), f"there is no folder {folder.absolute().parent}", "make it, or name another")
+    refuse_taken(folder)
     reader = CheckpointReader.open(checkpoint)
     sections = Sections.of(reader.manifest.settings, str(checkpoint))
     described = described_by(reader, sections)
+    kind = (AVERAGE if average else MASTER).stored
+    if average and f"{kind}/{described[0].name}" not in reader.metadata.state_dict_metadata:
+        what = "has no mean of weights: its run had no optimizer.average_decay"
+        raise refuse(str(checkpoint), what, "export the weights: leave out --average")
     plan = [(spec, targets(spec, sections.model)) for spec in described]
     entries = [_entry(target, dtype, sections.plain) for _, made in plan for target in made]
     shards = in_shards(entries, shard_bytes)
     vocabulary = described[0].shape[0]
     config = config_json(sections, vocabulary, dtype, tokenizer.ends)
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    partial.mkdir()
-    try:
-        write_shards(partial, shards, _tensors(reader, plan))
+    with published(folder) as partial:
+        write_shards(partial, shards, _tensors(reader, kind, plan))
         written = {"config.json": config, "generation_config.json": generation_json(tokenizer.ends)}
         for name, content in {**written, **tokenizer.json_files}.items():
             _write(partial / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -72,12 +72,8 @@ def export(
             (partial / name).write_bytes(data)
         if not sections.plain:
             _copy_model_files(partial)
-        card = Card(reader.manifest, sections, dtype, config["architectures"][0], tokenizer.note, losses)
+        card = Card(reader.manifest, sections, dtype, config["architectures"][0], tokenizer.note, losses, average)
         _write(partial / "README.md", card.text())
-        _publish(partial, folder)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
     total = sum(entry.bytes for entry in entries)
     return Exported(folder, config["architectures"][0], len(entries), total, len(shards))
 
@@ -101,9 +97,11 @@ def _entry(target: Target, dtype: str, plain: bool) -> Entry:
     return Entry(target.name, target.shape, DTYPES["fp32" if target.fp32 and not plain else dtype])
 
 
-def _tensors(reader: CheckpointReader, plan: list[tuple[TensorSpec, tuple[Target, ...]]]) -> Iterator[Tensor]:
+def _tensors(
+    reader: CheckpointReader, kind: str, plan: list[tuple[TensorSpec, tuple[Target, ...]]]
+) -> Iterator[Tensor]:
     for spec, made in plan:
-        whole = reader.read("weight", spec.name)
+        whole = reader.read(kind, spec.name)
         for target in made:
             yield target.cut(whole)
         del whole
@@ -117,16 +115,3 @@ def _copy_model_files(into: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
-
-
-def _publish(partial: Path, folder: Path) -> None:
-    """All on disk, then one rename, then its entry on disk."""
-    for path in partial.iterdir():
-        if path.suffix != ".safetensors":  # these are already
-            flush_file(path)
-    flush_folder(partial)
-    # An empty folder would be replaced by a rename, so it is looked at again.
-    if os.path.lexists(folder):
-        raise refuse(str(folder), "was made by another while this was written", "name another folder")
-    partial.rename(folder)
-    flush_folder(folder.absolute().parent)

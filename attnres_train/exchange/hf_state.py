@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnres_train.engine.interface import StatePart
-from attnres_train.engine.kinds import MASTER, kinds_of
+from attnres_train.engine.kinds import MOMENTS, Kind, kinds_of
 from attnres_train.model.parameters import LogicalParameter
 from attnres_train.model.sharding import Sharding
 from attnres_train.model.tensors import TensorSpec
@@ -22,6 +22,8 @@ class NewState:
 
     weights: Sequence[tuple[TensorSpec, Tensor]]
     """Whole, without padding, fp32."""
+    averages: bool = False
+    """Whether a mean of the weights is kept, which begins as they are."""
 
     @property
     def updates(self) -> int:
@@ -33,10 +35,14 @@ class NewState:
             LogicalParameter(spec, tensor, tensor.shape) for spec, (_, tensor) in zip(whole, self.weights, strict=True)
         ]
 
+    def kinds(self, spec: TensorSpec) -> tuple[Kind, ...]:
+        return kinds_of(spec, self.averages)
+
     def share(self) -> Iterator[StatePart]:
         for logical in self.parameters():
-            for kind in kinds_of(logical.spec):
-                tensor = logical.parameter if kind == MASTER else self._zeros[: logical.numel].view(logical.shape)
+            for kind in self.kinds(logical.spec):
+                moment = self._zeros[: logical.numel].view(logical.shape)
+                tensor = moment if kind in MOMENTS else logical.parameter
                 yield StatePart(kind, logical, slice(0, logical.numel), tensor)
 
     @cached_property

@@ -14,6 +14,7 @@ from attnres_train.checkpoint.save import CheckpointSave, RunIdentity
 from attnres_train.checkpoint.space import check_space
 from attnres_train.config.run_config import RunConfig
 from attnres_train.engine.interface import StatePart, StateSource
+from attnres_train.engine.kinds import Kind, kinds_of
 from attnres_train.errors import refuse
 from attnres_train.exchange.checkpoint import ZeroCheckpoint
 from attnres_train.exchange.fit import whole_state
@@ -41,6 +42,9 @@ class ImportedState:
     @property
     def updates(self) -> int:
         return self.checkpoint.updates
+
+    def kinds(self, spec: TensorSpec) -> tuple[Kind, ...]:
+        return kinds_of(spec)
 
     def parameters(self) -> Sequence[LogicalParameter]:
         """Each in one piece, without padding."""

@@ -25,6 +25,10 @@ class OptimizerConfig:
     """Added to the root of the second mean in AdamW's quotient."""
     clip_grad_norm: float | None = Field(default=1.0, gt=0)
     """Clip the global gradient norm to this; None turns clipping off."""
+    average_decay: float | None = Field(default=None, gt=0, lt=1)
+    """Keep an exponential mean of the fp32 weights, from the first ones on: after update n of the run it becomes
+    d mean + (1 - d) weight, with d = min(average_decay, (1 + n) / (10 + n)), so that early weights are soon forgotten.
+    `attnres export --average` writes it. 4 bytes a parameter, divided like the moments. None keeps none."""
 
 
 @section

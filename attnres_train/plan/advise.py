@@ -158,7 +158,7 @@ class _Adviser:
 
 def _standing(state: StateBytes) -> int:
     """What stands on the device whatever the micro-batch is."""
-    return state.weights + state.gradients + state.masters + state.moments
+    return state.weights + state.gradients + state.masters + state.moments + state.average
 
 
 def _rule(problem: Problem) -> str:

@@ -1,4 +1,5 @@
-"""Bytes of one save on disk (`checkpoint/save.py`): every logical tensor three times in fp32, and what describes it.
+"""Bytes of one save on disk (`checkpoint/save.py`): every logical tensor three times in fp32 (four where
+the mean of weights is kept), and what describes it.
 
 Weights are the fp32 masters; a bf16 model's are their rounding and not saved again. Padded rows of the vocabulary are
 not saved. Each piece of a tensor is an archive of its own (`torch.save`) inside its rank's `.distcp` file.
@@ -41,7 +42,8 @@ def plan_checkpoint(setup: Setup) -> CheckpointPlan:
     tensor = setup.config.parallel.tensor
     saved = [spec for stage in setup.stages for spec in stage.tensors if spec.owned]
     saved += setup.description.buffers(range(setup.config.model.num_layers))
-    kept = [spec for spec in saved for _ in kinds_of(spec)]
+    averages = setup.config.optimizer.average_decay is not None
+    kept = [spec for spec in saved for _ in kinds_of(spec, averages)]
     pieces = sum(spec.sharding.blocks * tensor if spec.divided else 1 for spec in kept)
     state = FP32_BYTES * sum(prod(spec.shape) for spec in kept)
     described = pieces * (PIECE_BYTES + PIECE_METADATA_BYTES) + len(kept) * TENSOR_METADATA_BYTES

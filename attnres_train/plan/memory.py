@@ -23,7 +23,7 @@ class MemoryPlan:
     `depth_history` is what arrived over the wire and waits for its backward, with the gradients of one visit and
     those that wait for an earlier stage's; sources made on the rank itself are among `activations`. `buffers` is what
     else stands at the peak: for a moment, or posted for messages. `host` is in the memory of the host, beside the
-    others: what `offload_optimizer` puts there.
+    others: what `offload_optimizer` puts there. `average` is the mean of weights, if one is kept.
     """
 
     rank: int
@@ -35,6 +35,7 @@ class MemoryPlan:
     depth_history: int
     buffers: int = 0
     host: int = 0
+    average: int = 0
 
     @property
     def total(self) -> int:

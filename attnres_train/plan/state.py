@@ -1,4 +1,4 @@
-"""Bytes of weights, gradients, masters and moments on one rank, to the byte for megatron-core's engine.
+"""Bytes of weights, gradients, masters, moments and means on one rank, to the byte for megatron-core's engine.
 
 megatron-core 0.16.1 (`_ParamAndGradBuffer`) lays a chunk's parameters of one dtype end to end in reverse order and cuts
 them over the data ranks. Each starts at a multiple of 64 elements, a bucket ends at a multiple of 128 and of the data
@@ -32,6 +32,8 @@ class StateBytes:
     moments: int
     padding: int = 0
     host: int = 0
+    average: int = 0
+    """Of the mean of weights, if one is kept."""
 
 
 def state_bytes(setup: Setup, rank: int) -> StateBytes:
@@ -41,12 +43,14 @@ def state_bytes(setup: Setup, rank: int) -> StateBytes:
     ranks. What is fp32 anyway (everything under precision fp32, the depth vectors always) is its own master.
     """
     stages = tuple(setup.stages[stage] for stage in setup.wire.stages_of(rank))
-    return _of_stages(stages, setup.config.parallel.tensor, setup.data, setup.element_bytes, setup.config.engine)
+    averages = setup.config.optimizer.average_decay is not None
+    degrees = (setup.config.parallel.tensor, setup.data)
+    return _of_stages(stages, *degrees, setup.element_bytes, setup.config.engine, averages)
 
 
 @lru_cache(maxsize=4096)
 def _of_stages(
-    stages: tuple[StageTensors, ...], tensor: int, data: int, element: int, engine: EngineConfig
+    stages: tuple[StageTensors, ...], tensor: int, data: int, element: int, engine: EngineConfig, averages: bool
 ) -> StateBytes:
     """Kept, since advice asks for the same stages in many setups."""
     singles = [[spec for spec in stage.tensors if spec.fp32 or element == FP32_BYTES] for stage in stages]
@@ -55,7 +59,7 @@ def _of_stages(
     weights = element * (held - single) + FP32_BYTES * single
     if engine.kind == "deepspeed":
         at_work = element * _at_work([spec for stage in stages for spec in stage.tensors], tensor)
-        return _zero_bytes(engine.deepspeed, data, held, single, weights, at_work)
+        return _zero_bytes(engine.deepspeed, data, held, single, weights, at_work, averages)
     rounded = [[spec for spec in stage.tensors if not (spec.fp32 or element == FP32_BYTES)] for stage in stages]
     of_rounded, of_single = shares(rounded, tensor, data), shares(singles, tensor, data)
     padding = (of_rounded.padded - held + single) * (element + FP32_BYTES)
@@ -63,11 +67,12 @@ def _of_stages(
     masters, moments = max(
         (FP32_BYTES * a, _MOMENTS_BYTES * (a + b)) for a, b in zip(of_rounded.owned, of_single.owned, strict=True)
     )
-    return StateBytes(weights, FP32_BYTES * held, masters, moments, padding)
+    average = moments * FP32_BYTES // _MOMENTS_BYTES if averages else 0
+    return StateBytes(weights, FP32_BYTES * held, masters, moments, padding, average=average)
 
 
 def _zero_bytes(
-    settings: DeepSpeedSection, data: int, held: int, single: int, weights: int, at_work: int
+    settings: DeepSpeedSection, data: int, held: int, single: int, weights: int, at_work: int, averages: bool
 ) -> StateBytes:
     """The same of DeepSpeed's ZeRO, which divides all of it but
 
@@ -84,9 +89,10 @@ def _zero_bytes(
     if stage == 3:
         weights = weights // data + at_work
     moments = _MOMENTS_BYTES * held // data
+    average = own if averages else 0
     if settings.offload_optimizer:
-        return StateBytes(weights, gradients, 0, 0, host=own + masters + moments)
-    return StateBytes(weights, gradients + own, masters, moments)
+        return StateBytes(weights, gradients, 0, 0, host=own + masters + moments + average)
+    return StateBytes(weights, gradients + own, masters, moments, average=average)
 
 
 def _at_work(tensors: Sequence[TensorSpec], tensor: int) -> int:

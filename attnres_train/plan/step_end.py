@@ -15,6 +15,8 @@ ADAM_BYTES = 28
 """An element of AdamW: weight, gradient and both moments read, weight and moments written, fp32."""
 NORM_AND_CLIP_BYTES = 12
 """The gradient read for the norm, read and written by the clipping."""
+AVERAGE_BYTES = 12
+"""The mean of weights and the weight read, the mean written."""
 WHOLE_GRADIENT_BYTES = 12
 """The whole fp32 gradient filled with zeros, and divided by the count of tokens."""
 OFFLOAD_BYTES_PER_SECOND = 10e9
@@ -68,7 +70,8 @@ def _update_seconds(setup: Setup, rates: Rates, held: int) -> float:
     """Of the norm, the clipping and AdamW, on what the rank owns; its whole gradient is cleared, too."""
     engine = setup.config.engine
     copied = 0 if setup.element_bytes == FP32_BYTES else FP32_BYTES + setup.element_bytes
-    own = held / setup.data * (ADAM_BYTES + NORM_AND_CLIP_BYTES + copied)
+    averaged = 0 if setup.config.optimizer.average_decay is None else AVERAGE_BYTES
+    own = held / setup.data * (ADAM_BYTES + NORM_AND_CLIP_BYTES + copied + averaged)
     offloaded = engine.kind == "deepspeed" and engine.deepspeed.offload_optimizer
     rate = OFFLOAD_BYTES_PER_SECOND if offloaded else rates.optimizer_bytes_per_second
     return own / rate + held * WHOLE_GRADIENT_BYTES / rates.memory_bytes_per_second

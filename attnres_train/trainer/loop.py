@@ -138,7 +138,7 @@ def _evaluation_due(run: Run, step: int) -> bool:
 def _owes_evaluation(run: Run, state: TrainState, recorded: Collection[str]) -> bool:
     """Whether the state that was resumed was to be evaluated and was not, or is the last and has other validation data
     than it was evaluated on."""
-    if run.checkpoint is None or not _evaluation_due(run, state.step):
+    if run.checkpoint is None or run.checkpoint.weights_only or not _evaluation_due(run, state.step):
         return False
     if VALIDATION_TAG not in recorded:
         return True

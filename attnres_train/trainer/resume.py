@@ -35,13 +35,20 @@ def resume(
     if checkpoint is None:
         log.info(f"starting at step 0: no checkpoint in {folder}")
         return TrainState()
-    source, manifest, passed_over = checkpoint
+    source, manifest, passed_over, weights_only = checkpoint
     for text in passed_over:
         log.warning(f"passing over {text}")
-    state, accepted = load_checkpoint(source, manifest, engine, grid, identity.fingerprints, identity.settings, allow)
-    log.info(f"resuming from {source} at step {state.step}, sample {state.samples}")
-    for difference in accepted:
-        log.warning(f"  accepted as {difference.allowed_as}: {difference.problem.key}: {difference.problem.message}")
+    mine = (identity.fingerprints, identity.settings)
+    state, accepted = load_checkpoint(source, manifest, engine, grid, *mine, allow, weights_only)
+    if weights_only:
+        log.info(f"beginning at step 0 with the weights of {source}, which is at step {manifest.step}")
+        log.info("  all else is new: moments, schedule, order of the data, random state, counts of steps and samples")
+    else:
+        log.info(f"resuming from {source} at step {state.step}, sample {state.samples}")
+    for line in dict.fromkeys(f"{one.allowed_as}: {one.problem.key}: {one.problem.message}" for one in accepted):
+        log.warning(f"  accepted as {line}")
+    if weights_only:
+        return state
     if any(difference.allowed_as == "data" for difference in accepted):
         for line in _data_lines(manifest.settings, manifest.fingerprints, identity, state.samples):
             log.warning(f"    {line}")

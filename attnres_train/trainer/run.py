@@ -94,16 +94,18 @@ def _train(
     """
     config, training = setup.config, setup.config.training
     presence.at("choosing a checkpoint")
-    checkpoint = choose_checkpoint(config.checkpoint.resume, folder, grid, damaged)
-    if checkpoint is not None and nothing_to_train(checkpoint.manifest, settings):
+    resume, load = config.checkpoint.resume, config.checkpoint.load
+    checkpoint = choose_checkpoint(resume, folder, grid, damaged, load)
+    if checkpoint is not None and _nothing_to_train(checkpoint, settings):
         # Nothing will be loaded, and so found to be damaged: every byte is read before a refusal rests on it.
-        checkpoint = choose_checkpoint(config.checkpoint.resume, folder, grid)
-    if checkpoint is not None and (pointless := nothing_to_train(checkpoint.manifest, settings)):
+        checkpoint = choose_checkpoint(resume, folder, grid, load=load)
+    if checkpoint is not None and (pointless := _nothing_to_train(checkpoint, settings)):
         raise Refused(pointless)
     for line in _data_lines(config, corpora, checkpoint):
         log.info(line)
-    draw = training.seed if checkpoint is None else checkpoint.manifest.draw_of_data(training.seed)
-    identity = RunIdentity(setup.layers_per_stage, corpora.fingerprints(draw), settings)
+    draw = training.seed if checkpoint is None else checkpoint.draw_of_data(training.seed)
+    origin = None if checkpoint is None else checkpoint.origin
+    identity = RunIdentity(setup.layers_per_stage, corpora.fingerprints(draw), settings, origin)
     batches = BatchLoader(
         corpora.train, training.global_batch_size, training.micro_batch_size, grid.data_rank, grid.data
     )
@@ -115,6 +117,10 @@ def _train(
         except Damaged as found:
             damaged[found.folder] = found.texts
             return None
+
+
+def _nothing_to_train(checkpoint: Choice, settings: Mapping[str, Any]) -> list[Problem]:
+    return [] if checkpoint.weights_only else nothing_to_train(checkpoint.manifest, settings)
 
 
 def _claim(folder: Path, grid: Grid) -> Claim | None:
@@ -162,7 +168,7 @@ def _announce(setup: Setup, grid: Grid, backend: str) -> None:
 
 
 def _data_lines(config: RunConfig, corpora: Corpora, checkpoint: Choice | None) -> list[str]:
-    steps, samples = (0, 0) if checkpoint is None else (checkpoint.manifest.step, checkpoint.manifest.samples)
+    steps, samples = (0, 0) if checkpoint is None else (checkpoint.step, checkpoint.samples)
     still = max(0, last_step_of(config.training) - steps) * config.training.global_batch_size
     lines = [str(source) for source in corpora.train.summary(samples + still, samples)]
     lines.append(f"order of samples: {corpora.train.fingerprint[:12]} on every rank")

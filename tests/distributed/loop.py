@@ -58,6 +58,8 @@ def run_loop(
     logging.getLogger(CONSOLE).addHandler(handler)
     logging.getLogger(CONSOLE).setLevel(logging.INFO)
     folder.mkdir(exist_ok=True)
+    checkpoint = choose_checkpoint(config.checkpoint.resume, folder, grid, load=config.checkpoint.load)
+    origin = None if checkpoint is None else checkpoint.origin
     code = train(
         Run(
             config=config,
@@ -65,10 +67,10 @@ def run_loop(
             parts=parts,
             loader=SyntheticLoader(grid, config.training.global_batch_size),
             validation=validation or {},  # type: ignore[arg-type]
-            identity=RunIdentity(parts.pipeline.setup.layers_per_stage, fingerprints or {}, {}),
+            identity=RunIdentity(parts.pipeline.setup.layers_per_stage, fingerprints or {}, {}, origin),
             texts={"config.toml": ""},
             folder=folder,
-            checkpoint=choose_checkpoint(config.checkpoint.resume, folder, grid),
+            checkpoint=checkpoint,
             mfu=MfuTerms(1.0, None),
             stop=stop or StopRequest(lambda: None),
             presence=Presence(grid.rank, grid.world_size, lambda: None),

@@ -312,6 +312,6 @@ def test_a_write_that_fails_leaves_nothing(exports: Exports, tmp_path: Path, mon
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attnres_train.exchange.hf_export._publish", full)
+    monkeypatch.setattr("attnres_train.exchange.publish.flush_folder", full)
     assert main(["export", str(saved(exports.folder, QUICK[0])), str(tmp_path / "model")]) == 2
     assert not list(tmp_path.iterdir())

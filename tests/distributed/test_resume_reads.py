@@ -15,6 +15,7 @@ import pytest
 from megatron.core import parallel_state
 from torch import Tensor
 
+from attnres_train.checkpoint import read_sums
 from attnres_train.checkpoint.choose import choose_checkpoint
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
 from attnres_train.checkpoint.load import load_checkpoint
@@ -67,7 +68,7 @@ def bytes_read() -> int:
     return int(line.split()[1])
 
 
-def read_by_a_resume(config: RunConfig, folder: Path) -> Reading:
+def read_by_a_resume(config: RunConfig, folder: Path, weights_only: bool = False) -> Reading:
     grid = build_grid(config.parallel, seed=1)
     engine = build_parts(Setup.of(config, grid.world_size, ENTRIES), grid).engine
     assert isinstance(engine, ShardedState)
@@ -92,7 +93,9 @@ def read_by_a_resume(config: RunConfig, folder: Path) -> Reading:
     began = bytes_read()
     choice = choose_checkpoint("must", folder, grid, damaged={})
     assert choice is not None
-    peak = peak_bytes(lambda: load_checkpoint(choice.folder, choice.manifest, engine, grid, {}, {}), before)
+    peak = peak_bytes(
+        lambda: load_checkpoint(choice.folder, choice.manifest, engine, grid, {}, {}, (), weights_only), before
+    )
     parallel_state.destroy_model_parallel()
     return Reading(read, opened, peak - peak_bytes(lambda: None, before), owned)
 
@@ -112,6 +115,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for run, tied in (("untied", False), ("tied", True)):
         run_ranks(saved, 4, wide(pipeline=2, tied=tied), folder / run)
     return folder
+
+
+def test_weights_alone_are_read_once_and_so_is_what_is_left_of_their_files(folder: Path) -> None:
+    """Checksums are of files: the moments are summed, dealt out to the ranks."""
+    manifest = read_manifest(checkpoints_folder(folder / "untied") / checkpoint_name(1))
+    found = run_ranks(read_by_a_resume, 4, wide(tensor=2), folder / "untied", True)
+    together = sum(reading.bytes for reading in found)
+    assert together < 1.1 * manifest.bytes
+    assert max(reading.bytes for reading in found) < together / 4 + 2 * read_sums._BLOCK_BYTES
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -145,10 +145,11 @@ def test_every_difference_is_told_at_once_and_names_the_word_that_accepts_it() -
         stored_parts=PARTS - {"first_moment/b", "weight/b"},
         fingerprints={"tokenizer": "c" * 64, "train": "d" * 64},
         settings=SETTINGS | {"residual.mode": "standard", "optimizer.learning_rate": 1.0},
+        averages=True,
     )
     allowed = {difference.allowed_as for difference in everything}
     known = {word for part in get_args(get_type_hints(CheckpointConfig)["allow"]) for word in get_args(part)}
-    assert known == {"missing", "extra", "moments", "settings", "data", "tokenizer"}
+    assert known == {"missing", "extra", "moments", "settings", "data", "tokenizer", "average"}
     assert allowed == known | {None}
     for difference in everything:
         remedy = difference.problem.remedy

@@ -112,7 +112,7 @@ def test_plan_prints_what_outside_checks_rely_on(tmp_path: Path, capsys) -> None
     assert set(wire["hops"][0]) == {"from", "to", "sources", "partial", "slices", "bytes", "returned", "bytes_back"}
     assert wire["slices_total"] == wire["slices_max"] == sum(hop["slices"] for hop in wire["hops"])
     assert wire["slices_standard"] == 1
-    kinds = {"weights", "gradients", "masters", "moments", "activations", "depth_history", "buffers"}
+    kinds = {"weights", "gradients", "masters", "moments", "average", "activations", "depth_history", "buffers"}
     assert set(found["memory_gib"]) == kinds | {"total"}
     assert found["memory_gib"]["total"] == pytest.approx(sum(found["memory_gib"][kind] for kind in kinds))
 

@@ -114,6 +114,8 @@ def test_texts_of_a_file_and_of_a_blend_are_expanded_and_stay_so(
         "hostfile {}",
         "import {} RUN",
         "import RUN {}",
+        "merge {} OUT",
+        "merge RUN {}",
     ],
 )
 def test_no_command_takes_an_empty_path_or_a_variable_that_is_not_set(

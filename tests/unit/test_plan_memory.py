@@ -155,3 +155,18 @@ def test_kept_sources_owe_their_gradients_between_two_backwards_of_a_rank(tmp_pa
     exact = memory(tmp_path, **settings, parallel__history_cache="on", parallel__exact_gradients="true")
     assert exact["depth_history"] < off["depth_history"]
     assert on["depth_history"] != exact["depth_history"]
+
+
+def test_the_mean_of_weights_is_divided_like_a_moment_and_saved(tmp_path: Path) -> None:
+    """Where it stands in host memory, too; `tests/distributed/test_average.py` holds it against what ranks hold."""
+    kept = {"optimizer__average_decay": 0.999}
+    for ranks in (1, 4):
+        found = memory(tmp_path, ranks, **kept)
+        assert found["average"] == found["moments"] // 2 and memory(tmp_path, ranks)["average"] == 0
+    assert zero(tmp_path, 3, 2, **kept)["average"] == zero(tmp_path, 3, 2)["moments"] // 2
+    offloaded = {"engine__kind": "deepspeed", "engine__deepspeed__offload_optimizer": "true"}
+    total = plan(small(tmp_path)).parameters_total
+    assert plan(small(tmp_path, *flags(**offloaded, **kept)), 2).memory.host == (4 + 4 + 8 + 4) * total // 2
+    assert zero(tmp_path, 1, 2, **kept, engine__deepspeed__offload_optimizer="true")["average"] == 0
+    plain, more = (plan(small(tmp_path, *flags(**own))).checkpoint.state_bytes for own in ({}, kept))
+    assert more * 3 == plain * 4
