@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 TEXTS = Path("corpora/state_of_the_union")
-WINDOW, STEPS, EVALUATED, VALID = 256, 100, 20, 64
+WINDOW, STEPS, EVALUATED, VALID = 128, 100, 25, 24
 PROMPT = "The state of the Union is"
 SETTINGS = {
     "schedule.warmup_steps": 10,
     "schedule.decay_steps": 30,
     "optimizer.learning_rate": 2e-4,
-    "training.global_batch_size": 8,
+    "training.global_batch_size": 4,
     "training.micro_batch_size": 1,
     "training.sequence_length": WINDOW,
     "training.steps": STEPS,
@@ -40,6 +40,7 @@ SETTINGS = {
     "checkpoint.interval_steps": STEPS,
     "checkpoint.keep": "none",
     "parallel.pipeline": 2,
+    "parallel.balance": "cost",
     "observe.log_interval_steps": 5,
 }
 MODES = {

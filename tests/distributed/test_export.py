@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,11 @@ from attnres_train.cli.run import main
 from attnres_train.config.keys import all_keys
 from attnres_train.config.run_config import RunConfig
 from attnres_train.config.show import config_values
+from attnres_train.errors import Refused
+from attnres_train.evaluate.generate import Asked, Text, generate
+from attnres_train.evaluate.model import inference_model
+from attnres_train.evaluate.picture import depth_weights, draw, summaries
+from attnres_train.evaluate.sampling import Sampling
 from attnres_train.exchange.hf_config import Sections, config_json
 from attnres_train.exchange.hf_export import export
 from attnres_train.exchange.hf_tokenizer import without_tokenizer
@@ -315,3 +320,49 @@ def test_a_write_that_fails_leaves_nothing(exports: Exports, tmp_path: Path, mon
     monkeypatch.setattr("attnres_train.exchange.publish.flush_folder", full)
     assert main(["export", str(saved(exports.folder, QUICK[0])), str(tmp_path / "model")]) == 2
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("run", [QUICK[0], QUICK[6]], ids=lambda run: run.folder)
+def test_the_package_generates_what_the_export_does(exports: Exports, run: Run) -> None:
+    """By the same code, with the weights straight from the checkpoint; a batch as each prompt alone."""
+    model = inference_model(saved(exports.folder, run), "fp32", "cpu")
+    exported = exports.model(run)
+    with torch.no_grad():
+        agrees(model(IDS).logits, exported(IDS).logits)
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    wanted = exported.generate(IDS[:, :6], attention_mask=torch.ones(3, 6, dtype=torch.long), **options)
+    asked = Asked(Sampling(temperature=0), 8, seed=0)
+    prompts = [row.tolist()[: 6 - cut] for cut, row in enumerate(IDS)]
+    texts = [Text("", list(ids), len(ids), torch.Generator()) for ids in prompts]
+    list(generate(model, Numbers(), texts, asked))  # type: ignore[arg-type]
+    assert texts[0].ids == wanted[0].tolist()
+    for text, prompt in zip(texts, prompts, strict=True):
+        alone = Text("", list(prompt), len(prompt), torch.Generator())
+        list(generate(model, Numbers(), [alone], asked))  # type: ignore[arg-type]
+        assert text.ids == alone.ids and len(text.new_ids) == 8
+
+
+class Numbers:
+    """A tokenizer whose text is the ids."""
+
+    eod_id = None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(f"{token} " for token in ids)
+
+
+def test_weights_over_depth_are_drawn(exports: Exports, tmp_path: Path) -> None:
+    model = inference_model(saved(exports.folder, QUICK[7]), "bf16", "cpu")
+    assert model.lm_head.weight.dtype == torch.bfloat16
+    assert model.model.head_depth.query_projection.dtype == torch.float32
+    weights = depth_weights(model, IDS[0].tolist())
+    assert [each.shape for each in weights] == [(TOKENS, 1 + reader) for reader in range(9)]
+    embedding, newest, evenness = summaries(weights)
+    assert embedding[0].allclose(torch.ones(())) and evenness[0].abs().max() < 1e-6
+    assert embedding.equal(torch.stack([each[:, 0] for each in weights]))
+    assert newest.equal(torch.stack([each[:, -1] for each in weights])) and evenness.max() <= 1.0001
+    draw(weights, IDS[0].tolist(), Numbers(), tmp_path / "depth.png")  # type: ignore[arg-type]
+    assert (tmp_path / "depth.png").read_bytes().startswith(b"\x89PNG")
+    plain = inference_model(saved(exports.folder, QUICK[0]), "fp32", "cpu")
+    with pytest.raises(Refused, match="weighs no sources"):
+        depth_weights(plain, [1, 2])

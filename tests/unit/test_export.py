@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from attnres_train.cli.export import checkpoint_of, losses_before
+from attnres_train.checkpoint.newest import checkpoint_of
 from attnres_train.errors import Refused
 from attnres_train.exchange.hf_config import Sections, config_json
 from attnres_train.exchange.hf_tensors import targets
 from attnres_train.exchange.safetensors_writer import Entry, in_shards, write_shards
 from attnres_train.model.describe import describe
+from attnres_train.observe.record_lines import recorded_losses
 
 SETTINGS = {
     "model.num_layers": 2,
@@ -108,11 +109,11 @@ def test_settings_that_describe_no_model_are_refused() -> None:
 def test_losses_are_the_last_before_the_checkpoint(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoints" / "step-00000002"
     checkpoint.mkdir(parents=True)
-    assert losses_before(checkpoint, 2) == {}
+    assert recorded_losses(tmp_path, first=0, last=2) == {}
     records = [{"step": 1, "loss/train": 5.0, "loss/valid": 6.0}, {"step": 2, "loss/train": 4.0, "optim/lr": 0.1}]
     lines = [json.dumps(record) for record in [*records, {"step": 3, "loss/train": 3.0}]]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    assert losses_before(checkpoint, 2) == {"loss/train": 4.0, "loss/valid": 6.0}
+    assert recorded_losses(tmp_path, first=0, last=2) == {"loss/train": 4.0, "loss/valid": 6.0}
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
