@@ -100,7 +100,10 @@ def rate_lines(was: Mapping[str, Any], now: Mapping[str, Any], step: int) -> Ite
         if now.get("schedule.kind") == "wsd" or now.get("schedule.decay_steps") is None:
             yield f"the decay goes along: it ends at training.steps = {now['training.steps']}"
         else:
-            yield f"the decay is kept: it ends at schedule.decay_steps = {now['schedule.decay_steps']}"
+            end = now["schedule.decay_steps"]
+            nothing = _rate(now, now["training.steps"]) == 0 and end < now["training.steps"]
+            why = f", and the rate is 0 from step {end + 1} on: nothing is learnt there unless you raise it"
+            yield f"the decay is kept: it ends at schedule.decay_steps = {end}{why if nothing else ''}"
 
 
 def _rate(settings: Mapping[str, Any], step: int) -> float:

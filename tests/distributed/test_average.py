@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from megatron.core import parallel_state
-from safetensors.torch import load_file
 from torch import Tensor
 
 from attnres_train.checkpoint.folder import checkpoint_name, checkpoints_folder
@@ -177,10 +176,11 @@ def test_other_layouts_go_on_with_it_and_who_lacks_one_begins_with_the_weights(f
 def test_the_mean_is_exported_and_where_there_is_none_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    safetensors = pytest.importorskip("safetensors.torch", reason="the test extra installs it")
     options = ["--average", "--no-tokenizer", "--dtype", "fp32"]
     source = saved(folder / "with")
     assert main(["export", str(source.folder), str(tmp_path / "model"), *options]) == 0
-    tensors = load_file(tmp_path / "model/model-00001-of-00001.safetensors")
+    tensors = safetensors.load_file(tmp_path / "model/model-00001-of-00001.safetensors")
     assert tensors["model.embed_tokens.weight"].equal(source.read("average", "embedding.weight"))
     assert not tensors["model.embed_tokens.weight"].equal(source.read("weight", "embedding.weight"))
     card = (tmp_path / "model/README.md").read_text(encoding="utf-8")

@@ -19,11 +19,11 @@ def test_the_decay_grows_to_what_was_asked_for(updates: int, decay: float, expec
 def test_a_mean_is_the_recursion_in_float64() -> None:
     generator = torch.Generator().manual_seed(3)
     master = torch.randn(1000, generator=generator)
-    averages, expected = Averages([master], 0.5), master.double()
+    averages, expected = Averages([master], 0.8), master.double()
     for update in range(1, 40):
         master.add_(torch.randn(1000, generator=generator))
         averages.update([master], update)
-        keep = min(0.5, (1 + update) / (10 + update))
+        keep = min(0.8, (1 + update) / (10 + update))
         expected = keep * expected + (1 - keep) * master.double()
     torch.testing.assert_close(averages.means[0].double(), expected, rtol=0, atol=2e-6)
 

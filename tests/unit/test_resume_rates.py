@@ -33,6 +33,8 @@ def test_more_steps_say_whether_the_decay_goes_along() -> None:
     stretched = list(rate_lines(cosine, cosine | {"training.steps": 40}, 11))
     assert stretched[1] == "the decay goes along: it ends at training.steps = 40"
     kept = cosine | {"schedule.decay_steps": 20}
-    assert list(rate_lines(kept, kept | {"training.steps": 40}, 11)) == [
-        "the decay is kept: it ends at schedule.decay_steps = 20"
-    ]
+    zero = ", and the rate is 0 from step 21 on: nothing is learnt there unless you raise it"
+    ends = "the decay is kept: it ends at schedule.decay_steps = 20"
+    assert list(rate_lines(kept, kept | {"training.steps": 40}, 11)) == [ends + zero], "mosaicml/composer#1384"
+    floored = kept | {"schedule.min_learning_rate": 1e-5}
+    assert list(rate_lines(floored, floored | {"training.steps": 40}, 11)) == [ends]
