@@ -31,8 +31,13 @@ corpora are named with --data, and then told apart. The configuration is the che
 On several ranks, in any layout:
 
   torchrun --nproc-per-node 4 -m attnres_train.evaluate runs/my --parallel.tensor 2 --parallel.pipeline 2
+
+By EleutherAI's harness, where lm-eval is installed:
+
+  attnres evaluate runs/my --tasks hellaswag --tasks tasks/mine.yaml
 """
 _ALL = 1 << 62
+_OF_TOKENIZERS = ("--tokenizer", "--eod-piece")
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +46,16 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", action="append", metavar="PREFIX", help=data)
     samples = "windows of each set, spread evenly; default: training.eval_samples; or `all`"
     parser.add_argument("--samples", type=_samples, metavar="N", help=samples)
+    tasks = parser.add_argument_group(
+        "tasks of EleutherAI's lm-eval, on an export that is made for it; nothing is fetched"
+    )
+    tasks.add_argument("--tasks", action="append", metavar="NAME|FILE.yaml", help="again, or with commas, for another")
+    tasks.add_argument("--batch", type=_count, default=8, metavar="N", help="requests at once; 8")
+    tasks.add_argument("--limit", type=_count, metavar="N", help="at most so many documents of a task")
+    tasks.add_argument("--shots", type=_shots, metavar="N", help="examples in front; default: the task's")
+    tasks.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32", help="of the weights; fp32")
+    tasks.add_argument("--tokenizer", type=path_argument, metavar="PATH", help="where the run's tokenizer lies now")
+    tasks.add_argument("--eod-piece", metavar="PIECE", help="of a tokenizer.json: what ends documents")
 
 
 def _samples(text: str) -> int:
@@ -51,7 +66,42 @@ def _samples(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 1 or more")
+    return int(text)
+
+
+def _shots(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of examples, 0 or more")
+    return int(text)
+
+
+def _tasks(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    from attnres_train.evaluate.harness import TaskAsk, run_tasks, task_names, tasks_in_words
+
+    beside = [*overrides[:1], *(["--data"] if options.data else []), *(["--samples"] if options.samples else [])]
+    if beside:
+        raise refuse("--tasks", f"takes no {beside[0]} beside it: a task brings its data", "run them one by one")
+    ask = TaskAsk(
+        options.path,
+        task_names(options.tasks),
+        batch=options.batch,
+        limit=options.limit,
+        shots=options.shots,
+        dtype=options.dtype,
+        device=None,
+        tokenizer=options.tokenizer,
+        eod_piece=options.eod_piece,
+    )
+    found = run_tasks(ask)
+    return Answer(found, tasks_in_words(found))
+
+
 def _answer(options: argparse.Namespace, overrides: Sequence[str]) -> Answer:
+    if options.tasks:
+        return _tasks(options, overrides)
     from attnres_train.evaluate.settings import configuration
     from attnres_train.parallel.device import hide_gpus
     from attnres_train.parallel.light_imports import light_imports
@@ -153,6 +203,6 @@ COMMAND = Command(
     answer=_answer,
     options=_options,
     epilog=_EPILOG,
-    usage="attnres evaluate RUN|CHECKPOINT [--data PREFIX ...] [--samples N] [--json] [--section.key value ...]",
-    own_flags=("--data", "--samples"),
+    usage="attnres evaluate RUN|CHECKPOINT [--data PREFIX ...] [--samples N] [--tasks NAME ...] [--json] [--section.key value ...]",
+    own_flags=(*("--data", "--samples", "--tasks", "--batch", "--limit", "--shots", "--dtype"), *_OF_TOKENIZERS),
 )

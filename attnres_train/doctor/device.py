@@ -34,6 +34,8 @@ class Shapes:
     tokens: int
     sequence: int
     width: int
+    queries: int
+    """Width of all query heads together."""
     key_value: int
     heads: int
     groups: int
@@ -66,6 +68,7 @@ def shapes_of(setup: Setup, gpu: bool) -> Shapes:
         tokens=tokens,
         sequence=training.sequence_length,
         width=model.hidden_size,
+        queries=model.num_attention_heads * model.head_size,
         key_value=model.query_groups * model.head_size,
         heads=model.num_attention_heads,
         groups=model.query_groups,

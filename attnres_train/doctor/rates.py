@@ -69,13 +69,14 @@ def actions_of(shapes: Shapes, device: torch.device) -> dict[str, tuple[float, C
         return torch.randn(*size, dtype=dtype, device=device)
 
     n, width, t = shapes.tokens, shapes.width, shapes.tensor
-    heads, ffn, vocabulary = shapes.width + shapes.key_value, shapes.ffn // t, shapes.vocabulary // t
-    matrices = [((width + 2 * shapes.key_value) // t, width), (width, width // t), (2 * ffn, width), (width, ffn)]
+    queries, ffn, vocabulary = shapes.queries, shapes.ffn // t, shapes.vocabulary // t
+    heads = queries + shapes.key_value
+    matrices = [((queries + 2 * shapes.key_value) // t, width), (width, queries // t), (2 * ffn, width), (width, ffn)]
     products = [(random(n, columns), random(rows, columns), random(n, rows)) for rows, columns in matrices]
     head = (random(n, width), random(vocabulary, width), random(n, vocabulary))
     size = dtype.itemsize
     element_bytes = n * size * shapes.passes * (1 + ELEMENTS_BACKWARD)
-    attention_flops = 2 * width / t * shapes.sequence * n * (1 + ATTENTION_BACKWARD)
+    attention_flops = 2 * queries / t * shapes.sequence * n * (1 + ATTENTION_BACKWARD)
     slices = 4 * shapes.sources + 3
     softmax_bytes = SOFTMAX_FORWARD_BYTES + SOFTMAX_BACKWARD_BYTES + (2 * CAST_BYTES if size == 2 else 0)
     square = random(shapes.square, shapes.square)
@@ -99,7 +100,7 @@ def _products(products: list[tuple[Tensor, Tensor, Tensor]]) -> None:
 
 
 def _attention(shapes: Shapes, random: Callable[..., Tensor]) -> Callable[[], object]:
-    heads, groups, size = shapes.heads // shapes.tensor, shapes.groups // shapes.tensor, shapes.width // shapes.heads
+    heads, groups, size = shapes.heads // shapes.tensor, shapes.groups // shapes.tensor, shapes.queries // shapes.heads
     batch = shapes.tokens // shapes.sequence
     query, key, value = (random(batch, count, shapes.sequence, size) for count in (heads, groups, groups))
     leaves = [tensor.requires_grad_() for tensor in (query, key, value)]
