@@ -26,7 +26,7 @@ Of a run the newest whole checkpoint is taken, with the run's own validation set
 corpora are named with --data, and then told apart. The configuration is the checkpoint's; keys of it can be overridden.
 
   attnres evaluate runs/my
-  attnres evaluate runs/my/checkpoints/step-00010000 --data corpora/news --data corpora/code --samples 500
+  attnres evaluate runs/my/checkpoints/step-00010000 --data corpora/news corpora/code --samples 500
 
 On several ranks, in any layout:
 
@@ -34,7 +34,7 @@ On several ranks, in any layout:
 
 By EleutherAI's harness, where lm-eval is installed:
 
-  attnres evaluate runs/my --tasks hellaswag --tasks tasks/mine.yaml
+  attnres evaluate runs/my --tasks hellaswag tasks/mine.yaml
 """
 _ALL = 1 << 62
 _OF_TOKENIZERS = ("--tokenizer", "--eod-piece")
@@ -42,14 +42,16 @@ _OF_TOKENIZERS = ("--tokenizer", "--eod-piece")
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", metavar="RUN|CHECKPOINT", type=path_argument)
-    data = "a corpus to evaluate on, again for another; default: the run's data.valid"
-    parser.add_argument("--data", action="append", metavar="PREFIX", help=data)
+    data = "corpora to evaluate on; default: the run's data.valid"
+    parser.add_argument("--data", action="extend", nargs="+", metavar="PREFIX", help=data)
     samples = "windows of each set, spread evenly; default: training.eval_samples; or `all`"
     parser.add_argument("--samples", type=_samples, metavar="N", help=samples)
     tasks = parser.add_argument_group(
         "tasks of EleutherAI's lm-eval, on an export that is made for it; nothing is fetched"
     )
-    tasks.add_argument("--tasks", action="append", metavar="NAME|FILE.yaml", help="again, or with commas, for another")
+    tasks.add_argument(
+        "--tasks", action="extend", nargs="+", metavar="NAME|FILE", help="of the harness, or .yaml files"
+    )
     tasks.add_argument("--batch", type=_count, default=8, metavar="N", help="requests at once; 8")
     tasks.add_argument("--limit", type=_count, metavar="N", help="at most so many documents of a task")
     tasks.add_argument("--shots", type=_shots, metavar="N", help="examples in front; default: the task's")
@@ -203,6 +205,7 @@ COMMAND = Command(
     answer=_answer,
     options=_options,
     epilog=_EPILOG,
-    usage="attnres evaluate RUN|CHECKPOINT [--data PREFIX ...] [--samples N] [--tasks NAME ...] [--json] [--section.key value ...]",
+    usage="attnres evaluate RUN|CHECKPOINT [--data PREFIX ...] [--samples N] [--json] [--section.key value ...]\n"
+    "       attnres evaluate RUN|CHECKPOINT --tasks NAME|FILE ... [--json]",
     own_flags=(*("--data", "--samples", "--tasks", "--batch", "--limit", "--shots", "--dtype"), *_OF_TOKENIZERS),
 )

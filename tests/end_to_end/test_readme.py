@@ -37,25 +37,32 @@ def commands_under(heading: str) -> list[str]:
 
 
 def test_your_own_run(tmp_path: Path) -> None:
-    """Every command in its order, from documents to a verified checkpoint, with nothing else at hand."""
+    """Every command in its order, from documents to a run that begins from an export, with nothing else at hand."""
     (tmp_path / "corpus").mkdir()
     generator = random.Random(2)
     for number in range(2):
         lines = [json.dumps({"text": " ".join(generator.choices(WORDS, k=50))}) + "\n" for _ in range(100)]
         (tmp_path / f"corpus/part-{number}.jsonl").write_text("".join(lines), encoding="utf-8")
     commands = commands_under("Your own run")
-    assert len(commands) == 14
+    own = len(commands)
+    commands += commands_under("Models in and out")
+    assert (own, len(commands)) == (14, 19)
     for large, small in SMALLER.items():
         assert any(large in command for command in commands), large
         commands = [command.replace(large, small) for command in commands]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    told = []
     for command in commands:
         command = command.replace("./launch/", f"{ROOT}/launch/")
         done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        told.append(done.stdout)
     last = load(tmp_path / "my.toml").config.training.steps
     assert max(by_step(tmp_path / "runs/my", "loss/train")) == max(by_step(tmp_path / "runs/my", "loss/valid")) == last
-    assert f"step-{last:08d}: whole" in done.stdout, "attnres verify, the last one"
+    assert f"step-{last:08d}: whole" in told[own - 1], "attnres verify"
+    assert "the run recorded" in told[own] and told[own + 1].startswith("The")
+    assert (tmp_path / "my-model/modeling_attnres.py").exists()
+    assert (tmp_path / "runs/next/checkpoints/step-00000000").exists()
 
 
 def test_the_smallest_file_of_the_readme_is_enough(tmp_path: Path) -> None:
