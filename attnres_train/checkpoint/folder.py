@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from attnres_train.checkpoint.manifest import FILE_NAME, Manifest, read_manifest, step_of_name
-from attnres_train.checkpoint.origin import digest_of
+from attnres_train.checkpoint.origin import Origin, digest_of
 from attnres_train.checkpoint.verify import damages
 from attnres_train.errors import Problem, Refused, refuse
 
@@ -182,10 +182,16 @@ def _from_stated(path: Path, named: Mapping[int, Path]) -> list[Path]:
     The run began from there and was interrupted since: the same command goes on. An older one of its own is refused.
     """
     lacking: Refused | None = None
+    origin: Origin | None = None
     try:
-        step: int | None = _stated_manifest(path).step
+        manifest = _stated_manifest(path)
+        step: int | None = manifest.step
+        origin = manifest.origin
     except Refused as refusal:
         step, lacking = step_of_name(path), refusal
+    if origin is not None and origin.how == "merge":
+        what = f"{path} is {origin}: weights alone, with no optimizer state to go on with"
+        raise refuse("checkpoint.resume", what, 'write checkpoint.load = "weights" to begin at step 0 with them')
     newer = [other for own, other in named.items() if step is not None and own > step][::-1]
     went_on = next((other for other in newer if not problems_at_a_glance(other)), None)
     if path.parent.resolve() in {other.parent.resolve() for other in named.values()}:

@@ -97,3 +97,24 @@ def test_weights_go_into_no_run_that_has_begun_otherwise(write_config: Callable[
     told = launch(config, 1, *again, *elsewhere).stdout
     assert "step-00000003 at step 3, sample 24" in told
     assert max(by_step(tmp_path / "second", "loss/train")) == 6
+
+
+@pytest.mark.slow
+def test_the_weights_of_one_mode_begin_a_run_of_another(
+    write_config: Callable[..., Path], corpus: Corpus, tmp_path: Path
+) -> None:
+    """What the model lacks or has besides needs its word, as in an exact resume; other data and another seed do not."""
+    config = write_config(training="stop_after_steps = 6")
+    launch(config, 1)
+    begin = [
+        "--checkpoint.resume", str(tmp_path / "run/checkpoints/step-00000006"), "--checkpoint.load", "weights",
+        "--training.run_folder", str(tmp_path / "full"), "--residual.mode", "full", "--training.seed", "7",
+        "--data.train", str(corpus.valid), "--training.stop_after_steps", "2",
+    ]  # fmt: skip
+    told = launch(config, 1, *begin, expect=2).stderr
+    assert "residual.mode: was 'block' in the checkpoint, is 'full': another model" in told
+    assert "train: was trained with" not in told and "training.seed" not in told
+    told = launch(config, 1, *begin, "--checkpoint.allow", '["settings"]').stdout
+    assert "accepted as settings: residual.mode: was 'block'" in told
+    begun, first = (by_step(tmp_path / name, "loss/train") for name in ("full", "run"))
+    assert list(begun) == [1, 2] and begun[1] < first[1] - 0.3

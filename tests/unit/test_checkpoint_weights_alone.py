@@ -69,6 +69,17 @@ def test_a_run_that_did_not_begin_so_is_neither_lost_nor_gone_on_with(tmp_path: 
     assert f"{merged} is there" in refused(source, tmp_path / "other")
 
 
+def test_a_mean_is_nothing_to_go_on_from_and_that_is_told_before_any_rank_starts(tmp_path: Path) -> None:
+    source = source_in(tmp_path)
+    merged = own_checkpoint(tmp_path / "merged", 40, begun_with(source)._replace(how="merge"))
+    with pytest.raises(Refused, match="weights alone, with no optimizer state to go on with") as refusal:
+        candidates(str(merged), tmp_path / "run")
+    assert refusal.value.problems[0].remedy.startswith('write checkpoint.load = "weights"')
+    assert candidates(str(merged), tmp_path / "run", "weights") == [merged]
+    begun = own_checkpoint(tmp_path / "other", 50, begun_with(merged))
+    assert candidates(str(begun), tmp_path / "run") == [begun], "which has moments of its own"
+
+
 def test_the_weights_of_another_checkpoint_than_the_run_began_with_are_refused(tmp_path: Path) -> None:
     source, run = source_in(tmp_path), tmp_path / "run"
     own = own_checkpoint(run, 5, begun_with(source))
