@@ -68,14 +68,13 @@ class DepthReader(nn.Module):
 
         Static weights are `[S, 1, 1, N]`.
         """
-        values = [value.float() for value in history]
         if self.config.residual["mode"] in ("standard", "gated"):
-            mixed, weights = values[-1], None
+            mixed, weights = history[-1].float(), None
         else:
+            # All sources at once: of one token, as when text is written, each operation costs more than its numbers.
+            values = torch.stack(history).float()
             weights = self._weights(values)
-            heads = weights.shape[-1]
-            parts = [value.unflatten(-1, (heads, -1)) for value in values]
-            mixed = sum(weight.unsqueeze(-1) * part for weight, part in zip(weights, parts, strict=True)).flatten(-2)
+            mixed = (weights.unsqueeze(-1) * values.unflatten(-1, (weights.shape[-1], -1))).sum(0).flatten(-2)
         normed = mixed / rms(mixed, self._norm_eps(norm.eps)) * norm.weight.float()
         return normed.to(history[0].dtype), weights
 
@@ -86,28 +85,28 @@ class DepthReader(nn.Module):
             return eps
         return eps * (0.5 if options["weights"] == "sigmoid" else 1 / self.count) ** 2
 
-    def _weights(self, values: list[Tensor]) -> Tensor:
+    def _weights(self, values: Tensor) -> Tensor:
         options = self.config.residual
         if options["mode"] == "denseformer":
             return self._own("coefficients").view(-1, 1, 1, 1)
         scores = self._scores(values) / options["temperature"]
         return scores.sigmoid() if options["weights"] == "sigmoid" else scores.softmax(0)
 
-    def _scores(self, values: list[Tensor]) -> Tensor:
+    def _scores(self, values: Tensor) -> Tensor:
         """`[S, B, T, N]`: each source as a key, met by the query; a head scores its part of the keys."""
         options, eps = self.config.residual, self.config.rms_norm_eps
         if options["weights"] == "static":
             return self._own("logits")[:, None, None, :]
-        keys = [value / rms(value, eps) if options["key_norm"] else value for value in values]
-        keys = [key * self._own("gain") for key in keys]
+        keys = values / rms(values, eps) if options["key_norm"] else values
+        keys = keys * self._own("gain")
         if "key_projection" in self._parameters:
-            keys = [key @ self._own("key_projection").T for key in keys]
+            keys = keys @ self._own("key_projection").T
         if options["query"] == "input":
             newest = values[-1] / rms(values[-1], eps)
-            query = newest @ self._own("query_projection").T / keys[0].shape[-1] ** 0.5
+            query = newest @ self._own("query_projection").T / keys.shape[-1] ** 0.5
         else:
             query = self._own("query")
-        return torch.stack([(query * key).unflatten(-1, (options["heads"], -1)).sum(-1) for key in keys])
+        return (query * keys).unflatten(-1, (options["heads"], -1)).sum(-1)
 
     def write(self, history: list[Tensor], read: Tensor, output: Tensor) -> list[Tensor]:
         """The history after the sublayer turned what it read into `output`: what the next reader sees."""
