@@ -130,9 +130,9 @@ def write_config(folder: Path, target: Path) -> Answer:
 
         values["tokenizer.model"] = str(tokenizer.absolute())
         if load_tokenizer(tokenizer).vocab_size < described.vocabulary:
-            values["model.vocabulary_size"] = described.vocabulary
+            values["model.vocabulary_rows"] = described.vocabulary
     else:
-        values["model.vocabulary_size"] = described.vocabulary
+        values["model.vocabulary_rows"] = described.vocabulary
     text = _toml(values, folder, described)
     try:
         with open(target, "x", encoding="utf-8") as file:

@@ -9,17 +9,17 @@ from attnres_train.errors import refuse
 
 
 def vocabulary_size(config: RunConfig) -> int:
-    """Rows of the embedding before padding: `model.vocabulary_size`, else one for every entry of the tokenizer.
+    """Rows of the embedding before padding: `model.vocabulary_rows`, else one for every entry of the tokenizer.
 
     Raises Refused where nothing says how many, or where one says otherwise than another.
     """
-    rows = config.model.vocabulary_size
+    rows = config.model.vocabulary_rows
     if rows is not None and config.tokenizer.model is None and config.tokenizer.vocab_size is None:
         return rows
     entries = _entries(config)
     if rows is not None and rows < entries:
         message = f"{rows}, but the tokenizer has {entries} entries"
-        raise refuse("model.vocabulary_size", message, f'write "none" or at least {entries}')
+        raise refuse("model.vocabulary_rows", message, f'write "none" or at least {entries}')
     return entries if rows is None else rows
 
 

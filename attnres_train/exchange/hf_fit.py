@@ -36,7 +36,7 @@ def misfits(described: Described, config: RunConfig, vocabulary: int, where: str
 def _of_vocabulary(theirs: int, ours: int, where: str) -> Problem:
     if theirs > ours:
         what = f"the configuration makes {ours} rows, {where} has {theirs}"
-        return Problem("model.vocabulary_size", what, f"write model.vocabulary_size = {theirs}")
+        return Problem("model.vocabulary_rows", what, f"write model.vocabulary_rows = {theirs}")
     what = f"has {ours} entries, {where} has {theirs} rows for them"
     return Problem("tokenizer.model", what, "name the tokenizer that the model was trained with")
 

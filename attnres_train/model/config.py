@@ -68,7 +68,7 @@ class ModelConfig:
     rope_scaling: RopeScaling = field(default_factory=RopeScaling)
     init_std: float = Field(default=0.02, gt=0)
     """Standard deviation of the initial weights; projections back into the residual use it over sqrt(2 num_layers)."""
-    vocabulary_size: int | None = Field(default=None, ge=1)
+    vocabulary_rows: int | None = Field(default=None, ge=1)
     """Rows of the embedding before padding, where a model that is imported has more than its tokenizer has entries;
     None means one for every entry."""
     pad_vocabulary_to: int = Field(default=128, ge=1)

@@ -12,7 +12,7 @@ from attnres_train.errors import Problem, Refused
 
 def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     """Whether the size of the vocabulary can be known."""
-    stated = (config.tokenizer.model, config.tokenizer.vocab_size, config.model.vocabulary_size)
+    stated = (config.tokenizer.model, config.tokenizer.vocab_size, config.model.vocabulary_rows)
     if stated == (None, None, None):
         remedy = "set tokenizer.model (for training), or tokenizer.vocab_size (for a plan)"
         yield Problem("tokenizer.model", "neither it nor tokenizer.vocab_size is set", remedy)

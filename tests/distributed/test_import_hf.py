@@ -154,7 +154,7 @@ def test_the_configuration_of_a_folder_is_written_once(tmp_path: Path, capfd: py
     folder, target = write_folder(tmp_path / "model", rms_norm_eps=1e-6), tmp_path / "new.toml"
     assert main(["import", str(folder), "--config-only", str(target)]) == 0
     text = target.read_text(encoding="utf-8")
-    assert "norm_eps = 1e-06" in text and "vocabulary_size = 40" in text and "num_query_groups = 2" in text
+    assert "norm_eps = 1e-06" in text and "vocabulary_rows = 40" in text and "num_query_groups = 2" in text
     assert run(["import", str(folder), str(target), "--training.run_folder", str(tmp_path / "run")]) == 0
     capfd.readouterr()
     refused(["import", str(folder), "--config-only", str(target)], ("exists already",), capfd)

@@ -63,7 +63,9 @@ class Timed:
 
 
 def shapes(**changes: Any) -> Shapes:
-    numbers = dict.fromkeys(("tokens", "sequence", "width", "key_value", "heads", "groups", "ffn", "vocabulary"), 8)
+    numbers = dict.fromkeys(
+        ("tokens", "sequence", "width", "queries", "key_value", "heads", "groups", "ffn", "vocabulary"), 8
+    )
     more = {"tensor": 1, "shards": 1, "passes": 1.0, "sources": 3, "square": 4}
     return Shapes("fp32", **numbers | more | {"hop_bytes": 4 * MIB, "collective_bytes": 8 * MIB} | changes)
 

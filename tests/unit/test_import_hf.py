@@ -166,7 +166,7 @@ def test_what_does_not_fit_in_several_files(
         (["--model.sliding_window", "8"], ("model.sliding_window", 'says "none"')),
         (["--model.norm_eps", "1e-6"], ("model.norm_eps", "1e-05")),
         (["--tokenizer.vocab_size", "41"], ("tokenizer.model", "41 entries")),
-        (["--tokenizer.vocab_size", "39"], ("model.vocabulary_size", "write model.vocabulary_size = 40")),
+        (["--tokenizer.vocab_size", "39"], ("model.vocabulary_rows", "write model.vocabulary_rows = 40")),
         (["--tag", "global_step5"], ("--tag", "neither tags")),
     ],
 )
