@@ -83,15 +83,17 @@ def save(folder: Path, model: ModelConfig) -> Path:
 
 
 EXPORT = """
-import resource, sys, time
+import sys, time
 from attnres_train.exchange.hf_export import export
 from attnres_train.exchange.hf_tokenizer import without_tokenizer
 from pathlib import Path
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():  # in KiB; that of getrusage would begin at what the parent had
+    return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+before = peak()
 begun = time.perf_counter()
 options = {"dtype": "fp32", "shard_bytes": 256 << 20, "tokenizer": without_tokenizer(), "losses": {}}
 export(Path(sys.argv[1]), Path(sys.argv[2]), **options)
-print(time.perf_counter() - begun, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print(time.perf_counter() - begun, (peak() - before) / 1024)
 """
 
 
