@@ -72,7 +72,7 @@ def test_queries_keys_and_values_are_taken_from_their_groups() -> None:
 
 def test_names_are_those_that_converters_to_gguf_know() -> None:
     """llama.cpp's converter maps by these."""
-    gguf = pytest.importorskip("gguf", reason="the test extra installs gguf")
+    gguf = pytest.importorskip("gguf", reason="the extra `pretrained` installs gguf")
     for qk_norm, architecture in ((False, gguf.MODEL_ARCH.LLAMA), (True, gguf.MODEL_ARCH.QWEN3)):
         sections = Sections.of({**SETTINGS, "model.qk_norm": qk_norm}, "here")
         known = gguf.get_tensor_name_map(architecture, 2)
