@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnres_train.checkpoint.manifest import Manifest
+from attnres_train.config.keys import all_keys
 from attnres_train.data.continuation import other_bytes, what_changed
 from attnres_train.engine.kinds import AVERAGE, BUFFER, MASTER, MOMENTS
 from attnres_train.errors import Problem
@@ -225,12 +226,18 @@ def _bytes(manifest: Manifest, fingerprints: Mapping[str, str], settings: Mappin
 
 def _settings(manifest: Manifest, settings: Mapping[str, Any], reshaped: bool) -> Iterator[Difference]:
     """What describes another model; where the model is `reshaped` no word accepts it."""
-    for key, (was, now) in changed_settings(manifest.settings, settings).items():
+    for key, (was, now) in changed_settings(as_it_was(manifest.settings), settings).items():
         if key.startswith(("model.", "residual.")) and key not in FREE_TO_CHANGE:
             text = f"was {was!r} in the checkpoint, is {now!r}: another model"
             remedy = f"write {key} = {_toml(was)}"
             remedy = f"{remedy}, or begin in another run folder" if reshaped else _or_allow(remedy, "settings")
             yield Difference(Problem(key, text, remedy), "settings")
+
+
+def as_it_was(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a checkpoint; a key of the model that it lacks came later, and what was trained had its default."""
+    model = {dotted: key for dotted, key in all_keys().items() if dotted.startswith(("model.", "residual."))}
+    return {dotted: key.default for dotted, key in model.items() if not key.required} | dict(settings)
 
 
 def _isolation(manifest: Manifest, settings: Mapping[str, Any]) -> Iterator[Difference]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attnres_train.checkpoint.fit import FREE_TO_CHANGE, changed_settings
+from attnres_train.checkpoint.fit import FREE_TO_CHANGE, as_it_was, changed_settings
 from attnres_train.checkpoint.manifest import Manifest
 from attnres_train.config.keys import all_keys
 from attnres_train.config.load import Loaded, load_checked
@@ -31,7 +31,7 @@ def configuration(checkpoint: Path, manifest: Manifest, overrides: Sequence[str]
         except Refused as refusal:  # of a file that nobody will see
             where = f"the settings in {checkpoint}"
             raise Refused([replace(p, message=p.message.replace(str(path), where)) for p in refusal.problems]) from None
-    changed = changed_settings(manifest.settings, config_values(loaded.config, all_keys()))
+    changed = changed_settings(as_it_was(manifest.settings), config_values(loaded.config, all_keys()))
     others = {key: pair for key, pair in changed.items() if key.startswith(("model.", "residual."))}
     problems = [
         Problem(key, f"was {was!r} in {checkpoint}, is {now!r}: another model", "remove it")

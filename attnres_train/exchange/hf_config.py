@@ -61,7 +61,9 @@ class Sections:
         if self.residual.mode != "standard" or (model.attention_output_bias and not both):
             return OWN
         if model.qkv_bias and not both:
-            return OWN if model.qk_norm else "qwen2"
+            # Qwen2's configuration has no head width of its own: who reads it divides.
+            divided = model.head_size * model.num_attention_heads == model.hidden_size
+            return "qwen2" if divided and not model.qk_norm else OWN
         if model.qk_norm:
             return "qwen3"
         everywhere = all(model.sees(layer) == model.sliding_window for layer in range(model.num_layers))

@@ -25,6 +25,8 @@ def problems(config: RunConfig, world: int | None) -> Iterator[Problem]:
     yield from _heads(config.model)
     yield from _sliding(config.model)
     yield from _scaling(config.model.rope_scaling)
+    if config.model.rope_scaling.kind == "yarn" and config.model.rope_base == 1:
+        yield Problem("model.rope_base", "1, but YaRN needs wavelengths that grow", "write 2 or more, such as 10000")
 
 
 def _heads(model: ModelConfig) -> Iterator[Problem]:
@@ -51,6 +53,8 @@ def _sliding(model: ModelConfig) -> Iterator[Problem]:
         return
     if model.sliding_window is None:
         yield Problem(key, f"{list(layers)}, but model.sliding_window is not set", "set it, or remove the list")
+    if not layers:
+        yield Problem(key, "names no layer", "name one, or remove model.sliding_window and the list")
     if wrong := [layer for layer in layers if not 0 <= layer < model.num_layers]:
         message = f"names layer {wrong[0]} of a model with layers 0 to {model.num_layers - 1}"
         yield Problem(key, message, "layers are counted from 0")
@@ -72,3 +76,6 @@ def _scaling(scaling: RopeScaling) -> Iterator[Problem]:
     if low is not None and high is not None and low >= high:
         message = f"{low}, but high_freq_factor = {high} is not above it"
         yield Problem(f"{_SCALING}.low_freq_factor", message, "write less")
+    if scaling.kind == "yarn" and scaling.beta_fast <= scaling.beta_slow:
+        message = f"{scaling.beta_fast}, but beta_slow = {scaling.beta_slow} is not below it"
+        yield Problem(f"{_SCALING}.beta_fast", message, "write more")

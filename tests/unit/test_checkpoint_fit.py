@@ -17,6 +17,7 @@ from attnres_train.checkpoint.fit import (
     told,
 )
 from attnres_train.checkpoint.manifest import Manifest, TensorRecord
+from attnres_train.config.keys import all_keys
 from tests.unit.checkpoint_folders import manifest
 
 SHAPES = {"a": (3, 4), "b": (5,)}
@@ -49,6 +50,17 @@ def words(differences_: list[Difference]) -> list[tuple[str, str | None, str | N
 def test_the_same_run_differs_in_nothing() -> None:
     assert found() == []
     assert found(stored_parts=sorted(PARTS), settings=SETTINGS | {"parallel.layers_per_stage": (3, 4)}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("residual.norm_of", "sum"), ("model.sliding_window", 8), ("model.rope_scaling.kind", "linear")],
+)
+def test_an_option_that_is_younger_than_the_checkpoint_had_its_default(key: str, value: Any) -> None:
+    """Tensors do not tell: with a window, or other positions, each has the shape it had."""
+    (difference,) = found(settings=SETTINGS | {key: value})
+    assert words([difference]) == [(key, "settings", None)]
+    assert found(settings=SETTINGS | {key: all_keys()[key].default}) == []
 
 
 def test_a_tensor_that_the_checkpoint_lacks_is_missing() -> None:

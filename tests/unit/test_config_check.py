@@ -154,6 +154,23 @@ def test_a_world_that_is_no_multiple_of_the_model_ranks_is_refused(tmp_path: Pat
     [
         (flags(model__hidden_size=66), "model.hidden_size", ("66", "num_attention_heads = 4", "64 or 72")),
         (flags(model__hidden_size=68), "model.hidden_size", ("68 / 4 heads = 17", "even", "64 or 72")),
+        (flags(model__head_dim=5), "model.head_dim", ("5", "even", "6")),
+        (flags(model__sliding_layers="[1]"), "model.sliding_layers", ("sliding_window is not set",)),
+        (flags(model__sliding_window=8, model__sliding_layers="[]"), "model.sliding_layers", ("no layer",)),
+        (flags(model__sliding_window=8, model__sliding_layers="[4]"), "model.sliding_layers", ("layer 4", "0 to 3")),
+        (flags(model__sliding_window=8, model__sliding_layers="[2, 1]"), "model.sliding_layers", ("[1, 2]",)),
+        (flags(model__rope_scaling__kind="linear"), "model.rope_scaling.factor", ("not set", "linear")),
+        (flags(model__rope_scaling__factor=2.0), "model.rope_scaling.factor", ("2.0", "none", "linear")),
+        (
+            flags(
+                model__rope_scaling__kind="yarn",
+                model__rope_scaling__factor=2.0,
+                model__rope_scaling__original_window_tokens=32,
+                model__rope_base=1,
+            ),
+            "model.rope_base",
+            ("YaRN", "10000"),
+        ),
         (flags(model__num_query_groups=3), "model.num_query_groups", ("3 does not divide", "= 4", "2 or 4")),
         (
             flags(parallel__tensor=3),
